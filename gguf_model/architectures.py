@@ -48,12 +48,21 @@ class GgufModel:
 
 
 @dataclass(frozen=True, slots=True)
+class _File:
+    """A file, and the config that all architectures have in common."""
+
+    header: Header
+    keys: Keys
+    config: Config
+
+
+@dataclass(frozen=True, slots=True)
 class _Architecture:
     model_type: str
     class_name: str
     layers: tuple[str, ...]
     """The tensors of a layer, by the names of _LAYER."""
-    own_config: Callable[[Header, Keys, Config], Config]
+    own_config: Callable[[_File], Config]
     """Returns what the config has besides sizes and RoPE."""
     turns_heads: bool = False
     added: int = 0
@@ -106,7 +115,7 @@ def read_model(header: Header) -> GgufModel:
         raise GgufUnusable(header.path, found, "a whole model in one file, as llama-gguf-split --merge makes")
     architecture, keys = _ARCHITECTURES[name], Keys(header, name)
     config = _config(header, keys, architecture)
-    config |= architecture.own_config(header, keys, config)
+    config |= architecture.own_config(_File(header, keys, config))
     keys.check_all_read()
     targets = _targets(architecture, config, header)
     _check_tensors(header, targets, has_factors=config["rope_parameters"].get("rope_type") == "llama3")
@@ -164,10 +173,10 @@ def _rope(keys: Keys) -> Config:
     return rope | {"rope_type": kind, "factor": factor}
 
 
-def _llama(header: Header, _: Keys, config: Config) -> Config:
-    has_biases = [f"blk.0.{name}.bias" in header.tensors for name in ("attn_q", "ffn_gate")]
+def _llama(file: _File) -> Config:
+    has_biases = [f"blk.0.{name}.bias" in file.header.tensors for name in ("attn_q", "ffn_gate")]
     own = dict(zip(("attention_bias", "mlp_bias"), has_biases, strict=True))
-    return own | _llama3_rope(header, config)
+    return own | _llama3_rope(file.header, file.config)
 
 
 def _llama3_rope(header: Header, config: Config) -> Config:
@@ -207,21 +216,23 @@ def _llama3_factor(wavelength: float, factor: float, original: int) -> float:
     return 1 / ((1 - smooth) / factor + smooth)
 
 
-def _granite(header: Header, keys: Keys, config: Config) -> Config:
+def _granite(file: _File) -> Config:
+    keys = file.keys
     own = {
         "attention_multiplier": keys.number("attention.scale"),
         "embedding_multiplier": keys.number("embedding_scale", 1.0),
         "residual_multiplier": keys.number("residual_scale", 1.0),
         "logits_scaling": keys.number("logit_scale", 1.0),
     }
-    return own | _llama(header, keys, config)
+    return own | _llama(file)
 
 
-def _nothing(header: Header, keys: Keys, config: Config) -> Config:
+def _nothing(_: _File) -> Config:
     return {}
 
 
-def _phi3(header: Header, keys: Keys, config: Config) -> Config:
+def _phi3(file: _File) -> Config:
+    keys, config = file.keys, file.config
     original = keys.size("rope.scaling.original_context_length", config["max_position_embeddings"])
     window = keys.size("attention.sliding_window") if keys.has("attention.sliding_window") else None
     return {
@@ -233,7 +244,8 @@ def _phi3(header: Header, keys: Keys, config: Config) -> Config:
     }
 
 
-def _gemma2(header: Header, keys: Keys, config: Config) -> Config:
+def _gemma2(file: _File) -> Config:
+    keys, config = file.keys, file.config
     return {
         "attn_logit_softcapping": keys.number("attn_logit_softcapping", 50.0),
         "final_logit_softcapping": keys.number("final_logit_softcapping", 30.0),
@@ -243,7 +255,8 @@ def _gemma2(header: Header, keys: Keys, config: Config) -> Config:
     }
 
 
-def _gemma3(header: Header, keys: Keys, config: Config) -> Config:
+def _gemma3(file: _File) -> Config:
+    keys, config = file.keys, file.config
     local = {"rope_type": "default", "rope_theta": keys.number("rope.freq_base_swa", 10_000.0)}
     whole = config["rope_parameters"]
     if not keys.has("rope.freq_base"):
@@ -259,7 +272,7 @@ def _gemma3(header: Header, keys: Keys, config: Config) -> Config:
         "hidden_activation": "gelu_pytorch_tanh",
         "layer_types": [
             "full_attention" if number % 6 == 5 else "sliding_attention"
-            for number in range(min(config["num_hidden_layers"], len(header.tensors)))
+            for number in range(min(config["num_hidden_layers"], len(file.header.tensors)))
         ],
     }
 
@@ -323,8 +336,8 @@ def _sizes(config: Config) -> dict[str, int]:
     head_dim, hidden, inner = config["head_dim"], config["hidden_size"], config["intermediate_size"]
     query, key = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
     return {
-        "V": config["vocab_size"], "H": hidden, "F": inner, "G": 2 * inner, "D": head_dim, "Q": query, "K": key,
-        "A": query + 2 * key,
+        "V": config["vocab_size"], "H": hidden, "F": inner, "G": 2 * inner, "D": head_dim, "Q": query,
+        "K": key, "A": query + 2 * key,
     }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """A folder that is to the rest of Baton what a checkpoint's is: its files, made of a GGUF file's keys.
 
-Beside config.json and the tokenizer's files, which are those of transformers, it has a link to the file, WEIGHTS.
-Every process that serves the file finds the folder by the file's place, size and time, or makes it: all make
-the same. It may be lost at any time.
+Beside config.json and the tokenizer's files, which are those of transformers, it has a link to the file,
+WEIGHTS. Every process that serves the file finds the folder by the file's place, size and time, or makes it:
+all make the same. It may be lost at any time.
 """
 
 from __future__ import annotations

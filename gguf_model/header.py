@@ -6,8 +6,8 @@
         offset uint64
     padding to a multiple of `general.alignment`; offsets count from here, and are multiples of it too
 
-Numbers are little-endian. A string is its length, uint64, and its UTF-8. An array is the type of its elements,
-uint32, their number, uint64, and the elements.
+Numbers are little-endian. A string is its length, uint64, and its UTF-8. An array is the type of its
+elements, uint32, their number, uint64, and the elements.
 
 Files come from elsewhere: every length and count is compared with what is left of the file before anything is
 made of that size, and with a limit that no model comes near.
@@ -20,6 +20,7 @@ import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,17 +72,17 @@ def read_header(path: Path) -> Header:
     """Return the header of a file whose tensors lie within it. Raises `GgufUnusable`."""
     try:
         # A pipe is opened without waiting for its other end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(path, "rb", opener=_open_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise GgufUnusable(path, "is not a regular file", "a GGUF file")
+            return _Reader(path, file, status.st_size).header()
     except OSError as error:
         raise GgufUnusable(path, f"cannot be read ({error.strerror})", "a GGUF file") from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise GgufUnusable(path, "is not a regular file", "a GGUF file")
-        try:
-            return _Reader(path, file, status.st_size).header()
-        except OSError as error:
-            raise GgufUnusable(path, f"cannot be read ({error.strerror})", "a GGUF file") from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class _Reader:
@@ -167,7 +168,7 @@ class _Reader:
                 raise self._refusal_of(name, found, "tensors within the file, which may be truncated")
             tensors[name] = place
         in_order = sorted(tensors.values(), key=lambda each: each.offset)
-        for first, second in zip(in_order, in_order[1:], strict=False):
+        for first, second in pairwise(in_order):
             if first.offset + first.num_bytes > second.offset:
                 found = f"bytes of the tensor {shown(first.name)}"
                 raise self._refusal_of(second.name, found, "tensors that do not overlap")

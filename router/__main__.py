@@ -23,6 +23,7 @@ import grpc.aio
 import structlog
 import uvloop
 
+from gguf_model.errors import GgufUnusable
 from model_output.text.model_files import FileUnusable
 from router.api.auth_interceptor import AuthInterceptor
 from router.api.error_interceptor import ErrorInterceptor, UnknownMethods
@@ -238,7 +239,7 @@ def main() -> int:
         service = checkpoints.settings(Scope.FACTS)
     except ValueError as error:
         return _leave(EXIT_CONFIG, error)
-    except HubRefused as error:
+    except (HubRefused, GgufUnusable) as error:
         return _leave(EXIT_MODEL, error)
     except FetchFailed as error:
         return error.exit_code

@@ -43,7 +43,7 @@ class ServiceSettings:
     advertise: str
     redis: str
     model: Path
-    """The folder of the checkpoint, once a model of the hub is fetched; until then, what the flag says."""
+    """The folder of the checkpoint, once it is found (`runtime.checkpoints`); before, what the flag says."""
     metrics_port: int
     drain_s: float
     log_level: str
@@ -70,8 +70,8 @@ class ServiceSettings:
 
     @property
     def model_name(self) -> str:
-        """The name by which callers know the model: that on the hub, or that of its folder."""
-        return self.model.resolve().name if self.hub is None else self.hub.name
+        """The name by which callers know the model: that on the hub, or that of its folder or GGUF file."""
+        return self.model.resolve().name if self.hub is None else self.hub.served_name
 
     @property
     def model_commit(self) -> str:
@@ -120,7 +120,8 @@ def add_service_flags(parser: argparse.ArgumentParser, listen: str, listens: str
         required=True,
         type=model_path,
         metavar="MODEL",
-        help="the folder of the checkpoint, or a model of the hub: ORG/NAME or ORG/NAME@REVISION",
+        help="the folder of the checkpoint, a GGUF file, or a model of the hub: ORG/NAME or "
+        "ORG/NAME@REVISION, and :FILE.gguf after it for one of its GGUF files",
     )
     add(
         "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"

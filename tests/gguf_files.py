@@ -1,8 +1,8 @@
 """Writes GGUF files by the package of llama.cpp, of models in transformers' format.
 
-`write` also saves the model that the file's numbers stand for, in float32, so that transformers can say what the
-logits are. Names, keys and numbers come from the package; what llama.cpp's converter does besides is here: it
-puts the rows of heads in another order and adds 1 to Gemma's norms.
+`write` also saves the model that the file's numbers stand for, in float32, so that transformers can say what
+the logits are. Names, keys and numbers come from the package; what llama.cpp's converter does besides is
+here: it puts the rows of heads in another order and adds 1 to Gemma's norms.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 Kind = gguf.GGMLQuantizationType
 ARCHITECTURES = {
@@ -41,10 +43,10 @@ def write(
     kind: Kind | Callable[[str], Kind],
     change: Callable[[gguf.GGUFWriter], None] = lambda _: None,
 ) -> Path:
-    """Write `target`/tiny.gguf, and its model in transformers' format in `target`/dequantised; return the file.
+    """Write `target`/tiny.gguf and its model in transformers' format, `target`/dequantised; return the file.
 
-    `kind` is that of all matrices, or of each by its name in the file. Rows that are no multiple of its blocks
-    become F16, as under llama.cpp.
+    `kind` is that of all matrices, or of each by its name in the file. Rows that are no multiple of its
+    blocks become F16, as under llama.cpp.
     """
     target.mkdir(parents=True, exist_ok=True)
     config = json.loads((source / "config.json").read_text())
@@ -64,6 +66,8 @@ def write(
         stored, wanted = _stored(array, _kind_of(own, array, kind))
         writer.add_tensor(own, stored, raw_dtype=_kind_of(own, array, kind))
         weights[name] = torch.from_numpy(wanted[np.argsort(order)] - np.float32(added)).contiguous()
+    if config["rope_parameters"].get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", _factors_of_llama3(source))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -131,6 +135,16 @@ def _order(name: str, rows: int, config: Values) -> np.ndarray[Any, Any]:
 
 def _is_gemma_norm(name: str, config: Values) -> bool:
     return config["model_type"].startswith("gemma") and name.endswith("norm.weight")
+
+
+def _factors_of_llama3(source: Path) -> np.ndarray[Any, Any]:
+    """Return what transformers divides the frequencies of plain RoPE by."""
+    config = transformers.AutoConfig.from_pretrained(source)
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    theta = config.rope_parameters["rope_theta"]
+    plain = theta ** -(torch.arange(len(scaled), dtype=torch.float64) / len(scaled))
+    factors: np.ndarray[Any, Any] = (plain / scaled.double()).float().numpy()
+    return factors
 
 
 def _add_config(writer: gguf.GGUFWriter, config: Values) -> None:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "demo_model"
 MODEL = "demo/tiny"
 TOKEN = "hf_of_an_account_with_access"
-LARGE = (".safetensors", "tokenizer.json")
+LARGE = (".safetensors", "tokenizer.json", ".gguf")
 """Files that are stored apart, by their SHA-256, as the hub stores large ones."""
 
 

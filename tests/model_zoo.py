@@ -193,7 +193,7 @@ def build(name: str, directory: Path, seed: int = 1, **changes: Any) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64)
-        _spread(model, tied=case.tied)
+        _spread(model, tied=case.tied or config.tie_word_embeddings)
     model.save_pretrained(directory)
     save_tokenizer(directory)
     return directory

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -207,14 +205,3 @@ class WorkerConfig:
         if self.kv_host_memory_mb:
             chosen = f"--kv-host-memory-mb is {self.kv_host_memory_mb}"
             raise ValueError(f"{chosen} with --timed; accepted: 0, since nothing is computed")
-
-
-def cache_folder() -> Path:
-    """Return a user's cache folder by the XDG base directory specification, which ignores relative paths."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if base.is_absolute():
-        return base / "baton"
-    try:
-        return Path.home() / ".cache" / "baton"
-    except RuntimeError:  # a container's user may have no home
-        return Path(tempfile.gettempdir()) / "baton"

@@ -14,7 +14,7 @@ from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.request_flags import add_request_flags
 from baton.cli.values import address, count, decimal, named_json, seconds, unsigned
 from baton.fleet.checkout import find_checkout
-from baton.fleet.hub_names import ACCEPTED, hub_name, model_path
+from baton.fleet.hub_names import ACCEPTED, hub_name, is_model, model_path
 from baton.fleet.spec import (
     GENERATION_CONFIGS,
     PLACEMENTS,
@@ -275,8 +275,8 @@ def _add_fleet_flags(command: argparse.ArgumentParser) -> None:
         "--model",
         type=model_path,
         metavar="MODEL",
-        help="the folder of the checkpoint, or a model of the hub: ORG/NAME or ORG/NAME@REVISION (the "
-        "checkout's demo_model)",
+        help="the folder of the checkpoint, a GGUF file, or a model of the hub: ORG/NAME or "
+        "ORG/NAME@REVISION, and :FILE.gguf after it for one of its GGUF files (the checkout's demo_model)",
     )
     add("--redis", dest="redis_url", metavar="URL", help="use this Redis instead of starting one")
     add(
@@ -392,7 +392,7 @@ def spec_of(args: argparse.Namespace) -> FleetSpec:
     names = {field.name for field in dataclasses.fields(FleetSpec)}
     described = {name: value for name, value in vars(args).items() if name in names}
     described["model"] = model = args.model or find_checkout() / "demo_model"
-    if hub_name(model) is None and not (model / "config.json").is_file():
+    if hub_name(model) is None and not is_model(model):
         raise ValueError(f"--model is {model}: it must be {ACCEPTED}")
     # The secrets are kept from run to run, so that clients' files stay valid.
     folder = (args.run_dir or find_checkout() / ".baton").resolve() / "secure"

@@ -49,8 +49,8 @@ class FleetSpec:
     """A fleet on this machine. Processes are named redis, router-0, prefill-0, decode-0, gateway-0 and so on.
 
     `extra_args` adds arguments to the processes of one kind ("prefill") or to one process ("prefill-1"). They
-    come last and override the launcher's own. `model` is a folder, or a model of the hub as ORG/NAME or
-    ORG/NAME@REVISION, which is fetched first; so may `draft_model` be. A router is `router_processes`
+    come last and override the launcher's own. `model` is a folder, a GGUF file, or a model of the hub
+    (`baton.fleet.hub_names`), which is fetched first; so may `draft_model` be. A router is `router_processes`
     processes behind one port. Without `redis_url` a private server is started. `router_port` is the first
     router's port and `http_port` the first gateway's; 0 takes free ones. Without `threads` the workers share
     the cores. `secure` is a folder for certificates and keys, which are made if missing; it turns on TLS
@@ -58,20 +58,19 @@ class FleetSpec:
     process that leaves has `drain_s` to hand over its work; a fleet that stops waits for `stop_grace_s`.
     Without `run_dir` the logs go to the next number below `.baton/runs` in the checkout. `policy`,
     `placement`, `without_redis`, `special_tokens_in_content` and `generation_config` default to those of the
-    services. `timed`
-    names a profile, or a file with one: workers compute nothing and take its times. `deterministic` workers
-    give the same bits whatever else is in a step. Workers that `prove_model` serve architectures off the
-    list, which they prove first. `quantisation` names what all workers keep in 8 bits. `speculate` says where
-    decode workers take drafts of the next tokens from; `draft_model` is a smaller model that drafts for them,
-    where that finds none. `lora` are adapters that all workers serve, each as NAME=PATH; `lora_dir` is a
-    folder of adapters, of ranks up to `lora_rank`, which workers load when requests ask for them, each into
-    `lora_memory_mb` of its own. KV blocks that leave a worker's pool are kept in `kv_host_memory_mb` of host
-    memory of its own, and behind that in a folder of its own in the folder `kv_disk`, with at most
-    `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each other where that is faster than
-    computing them. `tensor_parallel` processes of each worker compute its steps together. With
-    `pipeline_parallel` stages, which compute them in turn, each with some of the layers, each stage has as
-    many. `served_model_names` are names of the model for HTTP callers, beside its own. Gateways with
-    `strict_fields` refuse what is not served and would be left out otherwise.
+    services. `timed` names a profile, or a file with one: workers compute nothing and take its times.
+    `deterministic` workers give the same bits whatever else is in a step. Workers that `prove_model` serve
+    architectures off the list, which they prove first. `quantisation` names what all workers keep in 8 bits.
+    `speculate` says where decode workers take drafts of the next tokens from; `draft_model` is a smaller
+    model that drafts for them, where that finds none. `lora` are adapters that all workers serve, each as
+    NAME=PATH; `lora_dir` is a folder of adapters, of ranks up to `lora_rank`, which workers load when
+    requests ask for them, each into `lora_memory_mb` of its own. KV blocks that leave a worker's pool are
+    kept in `kv_host_memory_mb` of host memory of its own, and behind that in a folder of its own in the
+    folder `kv_disk`, with at most `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each
+    other where that is faster than computing them. `tensor_parallel` processes of each worker compute its
+    steps together. With `pipeline_parallel` stages, which compute them in turn, each with some of the layers,
+    each stage has as many. `served_model_names` are names of the model for HTTP callers, beside its own.
+    Gateways with `strict_fields` refuse what is not served and would be left out otherwise.
     """
 
     model: Path

@@ -48,7 +48,8 @@ def read_config(directory: Path, *, unlisted: bool = False) -> Config:
     """
     if not directory.is_dir():
         accepted = (
-            "a model directory with config.json, or a model of the hub as ORG/NAME or ORG/NAME@REVISION"
+            "a model directory with config.json, a GGUF file, or a model of the hub as ORG/NAME or "
+            "ORG/NAME@REVISION"
         )
         raise ModelRefused(directory, "the path", "is not a directory", accepted)
     path = directory / "config.json"

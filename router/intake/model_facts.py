@@ -53,8 +53,8 @@ def read_model_facts(path: Path) -> ModelFacts:
     """Read a checkpoint's directory; raises `ModelUnusable`."""
     if not path.is_dir():
         raise ModelUnusable(
-            f"--model is {str(path)!r}, which is not a directory; accepted: a checkpoint's directory, or a "
-            "model of the hub as ORG/NAME or ORG/NAME@REVISION"
+            f"--model is {str(path)!r}, which is not a directory; accepted: a checkpoint's directory, a "
+            "GGUF file, or a model of the hub as ORG/NAME or ORG/NAME@REVISION"
         )
     try:
         return _facts(path)

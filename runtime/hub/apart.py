@@ -37,9 +37,9 @@ class Caller:
 
 
 def located(path: Path, scope: Scope, caller: Caller) -> tuple[Path, HubModel | None]:
-    """Return the folder of the model that a flag names, and the pinned model if it is one of the hub.
+    """Return the folder or file of the model that a flag names, and the pinned model if it is one of the hub.
 
-    A model of the hub is fetched first; a folder is returned as it is, whether it exists or not. Call it
+    A model of the hub is fetched first; a path is returned as it is, whether it exists or not. Call it
     before this process forks others or handles SIGTERM. Raises `HubRefused`, and `FetchFailed` for what the
     program has already said.
     """
@@ -69,4 +69,4 @@ def located(path: Path, scope: Scope, caller: Caller) -> tuple[Path, HubModel | 
     if code:
         raise FetchFailed(code if code > 0 else 128 - code)
     found = json.loads(text)
-    return Path(found["path"]), HubModel(model.name, found["commit"])
+    return Path(found["path"]), HubModel(model.name, found["commit"], model.file)

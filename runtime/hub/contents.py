@@ -21,6 +21,7 @@ _FACTS = (
     "chat_template.jinja",
     "additional_chat_templates/tool_use.jinja",
 )
+GGUF = (".gguf",)
 _OTHER_FORMATS = (".gguf", ".bin", ".pt", ".pth", ".onnx", ".h5", ".msgpack")
 
 
@@ -37,18 +38,22 @@ def first_files(model: HubModel, names: Collection[str], scope: Scope) -> list[s
     """Return the files that are fetched first: small ones, with the index of the weights if there is one.
 
     `names` are those of all files of the model. Raises `HubRefused` for a model that no worker could serve.
+    A GGUF file has everything in it, so it is fetched alone, whatever the scope.
     """
+    if model.file:
+        if model.file not in names:
+            raise HubRefused(
+                str(model), f"it has no {model.file}{_some(names, GGUF)}", "accepted: one that it has"
+            )
+        return [model.file]
     for name in (CONFIG, TOKENIZER):
         if name not in names:
-            raise HubRefused(str(model), f"it has no {name}", "accepted: a causal model with both files")
+            accepted = "accepted: a causal model with both files, or a GGUF file as ORG/NAME:FILE.gguf"
+            raise HubRefused(str(model), f"it has no {name}{_some(names, GGUF)}", accepted)
     if scope is Scope.ALL and WEIGHTS not in names and INDEX not in names:
-        others = sorted(name for name in names if name.endswith(_OTHER_FORMATS))
-        found = f" (it has {', '.join(others[:3])})" if others else ""
-        raise HubRefused(
-            str(model),
-            f"it has no {WEIGHTS} and no {INDEX}{found}",
-            "accepted: a model whose weights are safetensors",
-        )
+        found = f"it has no {WEIGHTS} and no {INDEX}{_some(names, _OTHER_FORMATS)}"
+        accepted = "accepted: a model whose weights are safetensors, or a GGUF file as ORG/NAME:FILE.gguf"
+        raise HubRefused(str(model), found, accepted)
     first = [name for name in _FACTS if name in names]
     return [*first, INDEX] if scope is Scope.ALL and INDEX in names else first
 
@@ -77,6 +82,12 @@ def shards(model: HubModel, index: Path) -> list[str]:
             str(model), f"its {INDEX} cannot be read ({error})", "accepted: a JSON object with a weight_map"
         ) from error
     return names
+
+
+def _some(names: Collection[str], endings: tuple[str, ...]) -> str:
+    """Return, in brackets, some of the files with these endings."""
+    found = sorted(name for name in names if name.lower().endswith(endings))
+    return f" (it has {', '.join(found[:3])})" if found else ""
 
 
 def _is_inside(name: str) -> bool:

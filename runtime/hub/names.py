@@ -8,12 +8,16 @@ from pathlib import Path
 
 from runtime.hub.refusals import HubRefused
 
-ACCEPTED = "the folder of a checkpoint, or a model of the hub as ORG/NAME or ORG/NAME@REVISION"
+ACCEPTED = (
+    "the folder of a checkpoint, a GGUF file, or a model of the hub as ORG/NAME or ORG/NAME@REVISION, and "
+    ":FILE.gguf after it for one of its GGUF files"
+)
 MAIN = "main"
 _PART = r"[A-Za-z0-9](?:[-.]?[A-Za-z0-9_])*"
 _NAME = re.compile(
     rf"(?P<name>{_PART}/{_PART})(?:@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/-]*))?(?::(?P<file>.+))?"
 )
+_FILE = re.compile(r"[A-Za-z0-9][\w.+/-]*\.gguf", re.IGNORECASE | re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -22,16 +26,27 @@ class HubModel:
     """A model of the hub, at a branch, a tag or a commit."""
 
     name: str
-    """ORG/NAME, which is also what callers call it."""
+    """ORG/NAME."""
     revision: str = MAIN
+    file: str = ""
+    """The GGUF file that is served, by its path in the model; empty: the model in transformers' format."""
 
     @property
     def is_pinned(self) -> bool:
         """Whether the revision is a commit, which never changes."""
         return _COMMIT.fullmatch(self.revision) is not None
 
+    @property
+    def served_name(self) -> str:
+        """What callers call it."""
+        return f"{self.name}{self._after}"
+
+    @property
+    def _after(self) -> str:
+        return f":{self.file}" if self.file else ""
+
     def __str__(self) -> str:
-        return f"{self.name}@{self.revision}"
+        return f"{self.name}@{self.revision}{self._after}"
 
 
 def model_path(text: str) -> Path:
@@ -44,14 +59,14 @@ def model_path(text: str) -> Path:
 
 
 def hub_model(path: Path) -> HubModel | None:
-    """Return the model of the hub that a flag names; None for a folder, whether it exists or not.
+    """Return the model of the hub that a flag names; None for a folder or file, whether it exists or not.
 
-    Raises `HubRefused` for a single file of a model.
+    Raises `HubRefused` for a single file of a model that is no GGUF file.
     """
     named = _NAME.fullmatch(str(path))
-    if named is None or ".." in str(path) or path.exists():
+    if named is None or ".." in str(path) or named["name"].lower().endswith(".gguf") or path.exists():
         return None
-    if named["file"] is not None:
-        kind = "GGUF files are" if named["file"].lower().endswith(".gguf") else "a single file of a model is"
-        raise HubRefused(str(path), f"{kind} not served", f"accepted: {ACCEPTED}, with safetensors")
-    return HubModel(named["name"], named["revision"] or MAIN)
+    file = named["file"] or ""
+    if file and not _FILE.fullmatch(file):
+        raise HubRefused(str(path), f"{file!r} is no GGUF file", f"accepted: {ACCEPTED}")
+    return HubModel(named["name"], named["revision"] or MAIN, file)

@@ -92,13 +92,13 @@ def run(args: argparse.Namespace, check: Check = accept) -> int:
 
 
 def _fetch(model: HubModel, scope: Scope, service: str | None, check: Check) -> Snapshot:
-    reporter = Reporter(f"STARTING {service or f'hub {model.name}'}", model)
+    reporter = Reporter(f"STARTING {service or f'hub {model.served_name}'}", model)
     try:
         found = fetch(model, scope, reporter, check)
     finally:
         reporter.end()
     log = structlog.get_logger()
-    facts = {"model": model.name, "revision": model.revision, "commit": found.model.revision}
+    facts = {"model": model.served_name, "revision": model.revision, "commit": found.model.revision}
     if found.unchecked:
         log.warning("model_from_cache", **facts, reason=found.unchecked)
     log.info("model_found", **facts, path=str(found.path))
@@ -112,7 +112,7 @@ def flags(name: str = "runtime.hub") -> argparse.ArgumentParser:
         description="Fetch a model of the hub into the cache (HF_HOME), where services find it.",
     )
     add = parser.add_argument
-    add("model", type=model_path, metavar="ORG/NAME[@REVISION]", help="the model")
+    add("model", type=model_path, metavar="ORG/NAME[@REVISION][:FILE.gguf]", help="the model")
     add(
         "--files",
         default=Scope.ALL.value,

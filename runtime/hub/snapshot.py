@@ -51,7 +51,7 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The folder of a model at a commit."""
+    """The folder of a model at a commit, or a GGUF file in it."""
 
     path: Path
     model: HubModel
@@ -65,7 +65,10 @@ def accept(folder: Path) -> None:
 
 
 def fetch(model: HubModel, scope: Scope, on_fetching: OnFetching, check: Check = accept) -> Snapshot:
-    """Return the folder of a model, with all of its files that `scope` needs. Raises `HubRefused`."""
+    """Return the folder of a model, with all of its files that `scope` needs, or its GGUF file, whole.
+
+    Raises `HubRefused`.
+    """
     disable_progress_bars()
     try:
         return _Cache(model).fetch(scope, on_fetching, check)
@@ -108,7 +111,7 @@ class _Cache:
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
         if not self._listed(commit) or self._missing(commit, scope):
             self._download(commit, first_files(model, sizes, scope), sizes, on_fetching)
-            if scope is Scope.ALL:
+            if scope is Scope.ALL and not model.file:
                 check(self._path(commit))
                 index = self._path(commit) / INDEX
                 self._download(commit, weight_files(model, sizes, index), sizes, on_fetching)
@@ -116,7 +119,8 @@ class _Cache:
         return self._snapshot(commit)
 
     def _snapshot(self, commit: str, unchecked: str = "") -> Snapshot:
-        return Snapshot(self._path(commit), HubModel(self._model.name, commit), unchecked)
+        model = HubModel(self._model.name, commit, self._model.file)
+        return Snapshot(self._path(commit) / model.file, model, unchecked)
 
     def _path(self, commit: str) -> Path:
         return self._folder / "snapshots" / commit
@@ -124,7 +128,7 @@ class _Cache:
     def _as_it_is(self, scope: Scope, error: Exception | None) -> Snapshot:
         """Return the snapshot that the cache has of the revision. Raises `HubRefused` if it is incomplete."""
         commit = self._model.revision if self._model.is_pinned else self._remembered()
-        missing = self._missing(commit, scope) if commit else CONFIG
+        missing = self._missing(commit, scope) if commit else self._model.file or CONFIG
         if missing:
             raise not_cached(self._model, missing, error)
         return self._snapshot(commit, "HF_HUB_OFFLINE is set" if error is None else str(error))
@@ -143,6 +147,8 @@ class _Cache:
         Without a list of the commit's files, those that no model lacks have to be there.
         """
         folder, sizes = self._path(commit), self._listed(commit)
+        if file := self._model.file:
+            return "" if _is_there(folder / file, sizes.get(file)) else file
         needed = first_files(self._model, sizes, scope) if sizes else [CONFIG, TOKENIZER]
         has_index = INDEX in sizes or (not sizes and (folder / INDEX).is_file())
         if scope is Scope.ALL and not has_index:

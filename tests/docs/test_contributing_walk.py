@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = "## Change a policy in ten minutes\n"
 COPIED = (
-    "baton", "engine", "model_output", "router", "runtime", "scheduling", "sim", "tests",
+    "baton", "engine", "gguf_model", "model_output", "router", "runtime", "scheduling", "sim", "tests",
 )  # fmt: skip
 """The packages that the simulator and the tests of policies need."""
 

@@ -8,6 +8,7 @@ from tools.house.source_tree import ROOT, modules
 CLEAN = (
     "benchmarks",
     "deploy",
+    "gguf_model",
     "model_output",
     "runtime/process",
     "runtime/rpc",

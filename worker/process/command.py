@@ -17,6 +17,7 @@ import structlog
 
 from engine.group.links import Link
 from engine.starting import Phase
+from gguf_model.errors import GgufUnusable
 from runtime.checkpoints import Checkpoints
 from runtime.hub.apart import FetchFailed
 from runtime.hub.contents import Scope
@@ -66,7 +67,7 @@ def run(role: WorkerRole, build_sides: BuildSides) -> Never:
         config = _with_models(config, role)
     except (ValueError, ForeignKernelsError) as error:
         _leave(EXIT_CONFIG, error)
-    except HubRefused as error:
+    except (HubRefused, GgufUnusable) as error:
         _leave(EXIT_MODEL, error)
     except FetchFailed as error:
         sys.exit(error.exit_code)

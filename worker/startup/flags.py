@@ -10,12 +10,13 @@ from pathlib import Path
 from engine.model.quantised.quantisation import Quantisation
 from engine.speculation import Speculation
 from kvtransfer.transports.transport import TransportMode
+from runtime.caching import cache_folder
 from runtime.hub.names import model_path
 from runtime.process.limits import read_cores
 from runtime.profiles import load_timed, names
 from runtime.settings import add_service_flags, own_name, settings_of
 from scheduling.policies import DEFAULT, NAMES
-from worker.config import KV_DISK_MB, LORA_MEMORY_MB, LORA_RANK, SIZES, WorkerConfig, cache_folder
+from worker.config import KV_DISK_MB, LORA_MEMORY_MB, LORA_RANK, SIZES, WorkerConfig
 from worker.place import place_in
 from worker.threads import resolve_threads
 

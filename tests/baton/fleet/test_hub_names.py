@@ -20,6 +20,11 @@ CHARACTERS = st.sampled_from("aZ09-._/@:~ ü")
 @example("org/name@refs/pr/1")
 @example("./org/name")
 @example("a/b@x/../y")
+@example("a/b:c.gguf")
+@example("a/b:c.GGuf")
+@example("a/b:c\n.gguf")
+@example("a/b.gguf")
+@example("a/b:.gguf")
 def test_both_take_the_same_names(text: str) -> None:
     path = hub_names.model_path(text)
     assert path == names.model_path(text)
@@ -33,7 +38,10 @@ def test_both_take_the_same_names(text: str) -> None:
 
 
 def test_what_is_accepted_is_said_alike() -> None:
-    named = "a model of the hub as ORG/NAME or ORG/NAME@REVISION"
+    named = (
+        "a GGUF file, or a model of the hub as ORG/NAME or ORG/NAME@REVISION, and :FILE.gguf after it for "
+        "one of its GGUF files"
+    )
     assert hub_names.ACCEPTED.endswith(named)
     assert names.ACCEPTED.endswith(named)
 
@@ -41,3 +49,10 @@ def test_what_is_accepted_is_said_alike() -> None:
 def test_a_folder_is_absolute_for_the_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert hub_names.absolute(Path("small")) == str(tmp_path / "small")
+
+
+def test_a_file_keeps_its_name_where_it_is_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "0123").write_bytes(b"GGUF")
+    (tmp_path / "tiny.gguf").symlink_to("0123")
+    monkeypatch.chdir(tmp_path)
+    assert hub_names.absolute(Path("tiny.gguf")) == str(tmp_path / "tiny.gguf")

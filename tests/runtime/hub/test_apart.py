@@ -118,7 +118,7 @@ def test_every_service_takes_a_name_of_the_hub(hub: Hub, cache: Path, module: st
     assert run.returncode == 4, run.stderr
     assert run.stderr.splitlines()[-1].startswith("model demo/other@main: ")
     run = subprocess.run(
-        [*command, "--model", f"{MODEL}:x.gguf"],
+        [*command, "--model", f"{MODEL}:x.bin"],
         env=environment_of(hub.url, cache),
         cwd=ROOT,
         capture_output=True,
@@ -127,7 +127,7 @@ def test_every_service_takes_a_name_of_the_hub(hub: Hub, cache: Path, module: st
         timeout=60,
     )
     assert run.returncode == 4, run.stderr
-    assert "GGUF files are not served" in run.stderr.splitlines()[-1]
+    assert "'x.bin' is no GGUF file" in run.stderr.splitlines()[-1]
 
 
 def test_a_worker_refuses_an_architecture_before_it_fetches_weights(hub: Hub, cache: Path) -> None:

@@ -19,6 +19,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("meta-llama/Llama-3.1-8B@v1.0", HubModel("meta-llama/Llama-3.1-8B", "v1.0")),
         ("a/b_c@refs/pr/3", HubModel("a/b_c", "refs/pr/3")),
         (f"a/b@{COMMIT}", HubModel("a/b", COMMIT)),
+        ("a/b-GGUF:b-Q4_K.gguf", HubModel("a/b-GGUF", "main", "b-Q4_K.gguf")),
+        ("a/b@v1:4bit/x.GGUF", HubModel("a/b", "v1", "4bit/x.GGUF")),
     ],
 )
 def test_a_name_with_one_slash_is_a_model_of_the_hub(text: str, model: HubModel) -> None:
@@ -40,6 +42,8 @@ def test_a_name_with_one_slash_is_a_model_of_the_hub(text: str, model: HubModel)
         "a/b c",
         "a/ü",
         "a/b@",
+        "models/b-Q4_K.gguf",
+        "a/b:../x.gguf",
         ".",
         "",
     ],
@@ -63,13 +67,19 @@ def test_only_a_commit_is_pinned() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("a/b:b-Q4_K.gguf", "GGUF files are not served"),
-        ("a/b@main:x.GGUF", "GGUF files are not served"),
-        ("a/b:model.safetensors", "a single file of a model is not served"),
+        ("a/b:model.safetensors", "'model.safetensors' is no GGUF file"),
+        ("a/b:-x.gguf", "'-x.gguf' is no GGUF file"),
+        ("a/b:.gguf", "'.gguf' is no GGUF file"),
     ],
 )
-def test_a_single_file_is_refused(text: str, what: str) -> None:
+def test_a_single_file_that_is_no_gguf_is_refused(text: str, what: str) -> None:
     with pytest.raises(HubRefused) as refused:
         hub_model(model_path(text))
     assert what in str(refused.value)
-    assert "accepted: the folder of a checkpoint, or a model of the hub" in str(refused.value)
+    assert "accepted: the folder of a checkpoint, a GGUF file, or a model of the hub" in str(refused.value)
+
+
+def test_callers_name_the_file_but_not_the_revision() -> None:
+    assert HubModel("a/b", COMMIT, "x.gguf").served_name == "a/b:x.gguf"
+    assert str(HubModel("a/b", COMMIT, "x.gguf")) == f"a/b@{COMMIT}:x.gguf"
+    assert HubModel("a/b", COMMIT).served_name == "a/b"

@@ -105,9 +105,18 @@ def test_a_model_without_safetensors_is_refused_at_once(hub: Hub, cache: Path) -
     assert run_fetch(hub, cache, "--files", "facts").returncode == 0
 
 
-def test_a_gguf_file_is_refused_before_the_hub_is_asked(hub: Hub, cache: Path) -> None:
-    refused(run_fetch(hub, cache, model=f"{MODEL}:tiny-Q4_0.gguf"), "GGUF files are not served")
-    assert hub.asked == []
+def test_a_file_that_the_model_does_not_have_is_refused(hub: Hub, cache: Path) -> None:
+    hub.files["tiny-Q8_0.gguf"] = b"GGUF"
+    refused(
+        run_fetch(hub, cache, model=f"{MODEL}:tiny-Q4_0.gguf"),
+        "it has no tiny-Q4_0.gguf (it has tiny-Q8_0.gguf)",
+    )
+    assert hub.served == []
+
+
+def test_a_model_of_gguf_files_alone_is_refused_with_their_names(hub: Hub, cache: Path) -> None:
+    hub.files = {"tiny-Q8_0.gguf": b"GGUF"}
+    refused(run_fetch(hub, cache), "it has no config.json (it has tiny-Q8_0.gguf)", "ORG/NAME:FILE.gguf")
 
 
 def test_offline_the_cache_is_enough(hub: Hub, cache: Path) -> None:

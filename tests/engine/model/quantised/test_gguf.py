@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -80,13 +81,32 @@ def test_logits_are_those_of_the_numbers_in_every_format(tmp_path: Path, kind: K
     torch.testing.assert_close(logits_of(model), stock_logits(tmp_path / DEQUANTISED), rtol=1e-4, atol=1e-4)
 
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+# Files have no kinds of layers: these are those of every Gemma.
+GEMMA: dict[str, Any] = {"tie_word_embeddings": True, "layer_types": None, "num_hidden_layers": 7}
+OF_ARCHITECTURE: dict[str, dict[str, Any]] = {
+    "llama_tied": {},
+    "llama_rope": {"rope_scaling": LLAMA3},
+    "granite": {},
+    "qwen2": {},
+    "qwen3": {},
+    "phi3": {},
+    "gemma2": GEMMA,
+    "gemma3_text": GEMMA,
+    "olmo2": {},
+}
+
+
 @pytest.mark.parametrize("kind", [Kind.F16, Kind.Q8_0, Kind.Q4_1], ids=lambda kind: kind.name)
-@pytest.mark.parametrize(
-    "name",
-    ["llama_tied", "llama_rope", "granite", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "olmo2"],
-)
+@pytest.mark.parametrize("name", OF_ARCHITECTURE)
 def test_logits_are_those_of_the_numbers_in_every_architecture(tmp_path: Path, name: str, kind: Kind) -> None:
-    source = model_zoo.build(name, tmp_path / "source", hidden_size=64, intermediate_size=96)
+    source = model_zoo.build(name, tmp_path / "source", **OF_ARCHITECTURE[name])
     file = write(source, tmp_path, kind)
     model = load_model(folder_of(file, tmp_path / "cache"), torch.float32, CPU, fused=True)
     torch.testing.assert_close(logits_of(model), stock_logits(tmp_path / DEQUANTISED), rtol=1e-4, atol=1e-4)
