@@ -100,7 +100,7 @@ def _kind_of(name: str, array: np.ndarray[Any, Any], kind: Kind | Callable[[str]
 def _stored(array: np.ndarray[Any, Any], kind: Kind) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return what a file holds, and the float32 numbers that it stands for."""
     if kind in K_KINDS:  # the package reads these, but does not make them
-        stored = random_blocks(kind, *array.shape, seed=array.shape[0])
+        stored = random_blocks(kind, len(array), array.shape[1], seed=len(array))
         # As large as those of the model.
         scale = np.abs(array).mean() / np.abs(gguf.dequantize(stored, kind)).mean()
         stored = _rescaled(stored, kind, scale)
@@ -178,16 +178,15 @@ def _add_tokenizer(writer: gguf.GGUFWriter, source: Path) -> None:
     whole = json.loads((source / "tokenizer.json").read_text())
     config = json.loads((source / "tokenizer_config.json").read_text())
     special = {each["id"] for each in whole["added_tokens"]}
-    size = tokenizer.get_vocab_size()
+    tokens = sorted(tokenizer.get_vocab().items(), key=lambda each: each[1])
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([tokenizer.id_to_token(number) for number in range(size)])
-    writer.add_token_types(
-        [gguf.TokenType.CONTROL if n in special else gguf.TokenType.NORMAL for n in range(size)]
-    )
+    writer.add_token_list([token for token, _ in tokens])
+    kinds = gguf.TokenType
+    writer.add_token_types([kinds.CONTROL if number in special else kinds.NORMAL for _, number in tokens])
     writer.add_token_merges([" ".join(merge) for merge in whole["model"]["merges"]])
     for name, add in (("bos", writer.add_bos_token_id), ("eos", writer.add_eos_token_id)):
-        add(tokenizer.token_to_id(config[f"{name}_token"]))
+        add(dict(tokens)[config[f"{name}_token"]])
     template = source / "chat_template.jinja"
     writer.add_chat_template(template.read_text() if template.exists() else config["chat_template"])
 

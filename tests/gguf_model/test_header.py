@@ -155,8 +155,8 @@ def test_any_bytes_are_read_or_refused_in_little_memory(
     path.write_bytes(content[:end])
     tracemalloc.start()
     try:
-        for place in read_header(path).tensors.values():
-            assert place.offset + place.num_bytes <= end
+        for found in read_header(path).tensors.values():
+            assert found.offset + found.num_bytes <= end
     except GgufUnusable:
         pass
     finally:

@@ -75,7 +75,7 @@ def test_tokens_before_and_after_a_text_are_those_that_the_file_asks_for() -> No
 
 def test_sampling_comes_from_the_file() -> None:
     header = demo_header()
-    values = header.values | {"general.sampling.temp": 0.5, "general.sampling.top_k": 20}
+    values = dict(header.values) | {"general.sampling.temp": 0.5, "general.sampling.top_k": 20}
     _, _, generation = read(Header(header.path, values, {}), 2048)
     assert generation == {"eos_token_id": [1, 2], "temperature": 0.5, "top_k": 20}
 

@@ -73,20 +73,20 @@ def _q5_1(blocks: Tensor) -> Groups:
 
 
 def _q4_k(blocks: Tensor) -> Groups:
-    return _of_4(_halves(blocks[..., 16:].unflatten(2, (4, 32))), *_scales_of_k(blocks))
+    return _of_4(_halves(torch.unflatten(blocks[..., 16:], 2, (4, 32))), *_scales_of_k(blocks))
 
 
 def _q5_k(blocks: Tensor) -> Groups:
-    lower = _halves(blocks[..., 48:].unflatten(2, (4, 32))).unflatten(3, (2, 32)).flatten(2, 3)
+    lower = torch.unflatten(_halves(torch.unflatten(blocks[..., 48:], 2, (4, 32))), 3, (2, 32)).flatten(2, 3)
     places = torch.arange(8, dtype=torch.uint8, device=blocks.device)
     fifth = (blocks[..., None, 16:48] >> places[:, None]) & 1
     return _of_8((lower | (fifth << 4)).to(torch.int8), *_scales_of_k(blocks))
 
 
 def _q6_k(blocks: Tensor) -> Groups:
-    lower = _halves(blocks[..., :128].unflatten(2, (2, 64))).unflatten(3, (4, 32))
+    lower = torch.unflatten(_halves(torch.unflatten(blocks[..., :128], 2, (2, 64))), 3, (4, 32))
     places = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)
-    upper = (blocks[..., 128:192].unflatten(2, (2, 1, 32)) >> places[:, None]) & 3
+    upper = (torch.unflatten(blocks[..., 128:192], 2, (2, 1, 32)) >> places[:, None]) & 3
     numbers = (lower | (upper << 4)).to(torch.int8) - 32
     factors = blocks[..., 192:208].contiguous().view(torch.int8).float()
     return _of_8(numbers, factors * _floats(blocks[..., 208:]))
@@ -120,7 +120,7 @@ def _bits(words: Tensor) -> Tensor:
 
 def _scales_of_k(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Return scales and offsets [N, blocks, 8] of the 12 bytes after two float16."""
-    first, second, third = blocks[..., 4:16].unflatten(2, (3, 4)).unbind(2)
+    first, second, third = torch.unflatten(blocks[..., 4:16], 2, (3, 4)).unbind(2)
     scale = torch.cat((first & 63, (third & 15) | ((first >> 2) & 48)), dim=-1)
     least = torch.cat((second & 63, (third >> 4) | ((second >> 2) & 48)), dim=-1)
     return scale.float() * _floats(blocks[..., :2]), least.float() * -_floats(blocks[..., 2:4])

@@ -137,7 +137,7 @@ def _in_order(rows: Tensor, target: Target) -> Tensor:
     """Return rows in transformers' order: of each head first the even ones, then the odd ones."""
     if not target.heads:
         return rows
-    pairs = rows.unflatten(0, (target.heads, -1, 2))
+    pairs = torch.unflatten(rows, 0, (target.heads, -1, 2))
     return pairs.transpose(1, 2).flatten(0, 2)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.int8_linear import int8_linear, make_counters
-from kernels.native.panels import Panels, expanded, unpacked, whole_to_panels
+from kernels.native.panels import MIDDLE, Panels, expanded, unpacked, whole_to_panels
 
 PACKED_MAX_ROWS = 8
 """On a CPU torch's int8 product computes row by row: in bfloat16 faster up to this many rows, slower for
@@ -234,12 +234,41 @@ class GroupedLinear(WholeLinear):
         return whole_to_panels(*own, bits=self.bits, inputs=self.inputs)
 
     def with_outputs_of(self, others: Sequence[Self], bias: Tensor | None) -> Self:
-        weight, scale, zero, offset = (
-            None if getattr(self, name) is None else self._joined(others, name) for name in SHARED
+        if not all(super(GroupedLinear, self).is_like(other) for other in others):
+            group = min(each.inputs // each.scale.shape[1] for each in (self, *others))
+            first, *rest = (each.widened(group) for each in (self, *others))
+            return first.with_outputs_of(rest, bias)
+        zero, offset = (
+            None if getattr(self, name) is None else self._joined(others, name) for name in ("zero", "offset")
         )
+        weight, scale = self._joined(others, "weight"), self._joined(others, "scale")
         whole = type(self)(weight, scale, zero, bias, offset=offset, bits=self.bits, dtype=self.dtype)
         whole.order = self.order
         return whole
+
+    def is_like(self, other: WholeLinear) -> bool:
+        """Return whether outputs of both can be those of one layer: also after `widened`."""
+        if super().is_like(other):
+            return True
+        mine, others = (each.inputs // each.scale.shape[1] for each in (self, other))
+        both = (self, other)
+        are_plain = all(isinstance(each, GroupedLinear) and each.zero is None for each in both)
+        is_ordered = all(each.order is None for each in both)
+        return (
+            are_plain
+            and is_ordered
+            and self.inputs == other.inputs
+            and max(mine, others) % min(mine, others) == 0
+        )
+
+    def widened(self, group: int) -> Self:
+        """Return the same weights in 8 bits, with smaller groups of inputs, each of which has an offset."""
+        times = self.inputs // self.scale.shape[1] // group
+        numbers = self.weight if self.bits == 8 else unpacked(self.weight).to(torch.int8)
+        # Eight times a float is exact.
+        offset = self.scale * (0 if self.bits == 8 else -MIDDLE) if self.offset is None else self.offset
+        scale, offset = (each.repeat_interleave(times, dim=1) for each in (self.scale, offset))
+        return type(self)(numbers, scale, None, None, offset=offset, bits=8, dtype=self.dtype)
 
 
 class GroupedEmbedding(WholeEmbedding):

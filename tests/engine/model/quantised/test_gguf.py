@@ -23,11 +23,11 @@ from tests import model_zoo
 from tests.engine.model.quantised.int8_models import CPU, logits_of, stock_logits
 from tests.gguf_files import DEQUANTISED, Kind, random_blocks, write
 
-GROUPED = [Kind[each.name] for each in TYPES.values() if not each.is_float]
+GROUPED = [Kind(number) for number, each in TYPES.items() if not each.is_float]
 FLOATS = [Kind.F32, Kind.F16, Kind.BF16]
 
 
-def linear_of(rows: np.ndarray, kind: Kind, dtype: torch.dtype = torch.float32) -> GroupedLinear:
+def linear_of(rows: np.ndarray[Any, Any], kind: Kind, dtype: torch.dtype = torch.float32) -> GroupedLinear:
     groups = groups_of(torch.from_numpy(rows), TYPES[kind])
     shared = groups.numbers, groups.scale, None, None
     return GroupedLinear(*shared, offset=groups.offset, bits=groups.bits, dtype=dtype)
@@ -79,6 +79,32 @@ def test_logits_are_those_of_the_numbers_in_every_format(tmp_path: Path, kind: K
         assert model.quantised is not None
         assert model.quantised.num_layers == 4 * 7 + 1
     torch.testing.assert_close(logits_of(model), stock_logits(tmp_path / DEQUANTISED), rtol=1e-4, atol=1e-4)
+
+
+def test_formats_that_differ_are_computed_in_one_call(tmp_path: Path) -> None:
+    # As in files of Q4_K_M.
+    larger = ("attn_v", "ffn_down", "token_embd")
+
+    def kind_of(name: str) -> Kind:
+        return Kind.Q6_K if any(part in name for part in larger) else Kind.Q4_K
+
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+    source = model_zoo.build("llama", tmp_path / "source", **sizes)
+    file = write(source, tmp_path, kind_of)
+    model = load_model(folder_of(file, tmp_path / "cache"), torch.float32, CPU, fused=True)
+    assert model.fusion.is_native == fits(256, torch.float32)
+    torch.testing.assert_close(logits_of(model), stock_logits(tmp_path / DEQUANTISED), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("first", GROUPED, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("second", GROUPED, ids=lambda kind: kind.name)
+def test_outputs_side_by_side_keep_their_weights(first: Kind, second: Kind) -> None:
+    above, below = random_blocks(first, 5, 512), random_blocks(second, 3, 512, seed=1)
+    one, other = linear_of(above, first), linear_of(below, second)
+    assert one.is_like(other)
+    both = one.with_outputs_of([other], None).expanded(slice(None))
+    expected = [gguf.dequantize(above, first), gguf.dequantize(below, second)]
+    assert torch.equal(both, torch.from_numpy(np.concatenate(expected)))
 
 
 LLAMA3 = {
