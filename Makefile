@@ -60,7 +60,7 @@ test: $(READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that 
 	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces and not go $(NOT_HELM)" $(WITH_FLEETS) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
-FAST := engine/core engine/speculation house model_output router/core router/replay scheduling sim
+FAST := engine/core engine/speculation gguf_model house model_output router/core router/replay scheduling sim
 FAST += dst/test_found.py dst/test_repeating.py fleet/test_quote.py vectors/outputs/test_parser.py
 
 .PHONY: test-fast

@@ -111,8 +111,8 @@ def read_model(header: Header) -> GgufModel:
             header.path, f"has the general.architecture {shown(name)}", f"one of {', '.join(_ARCHITECTURES)}"
         )
     if header.values.get("split.count", 0) not in {0, 1}:
-        found = f"is one of {shown(header.values['split.count'])} parts (split.count)"
-        raise GgufUnusable(header.path, found, "a whole model in one file, as llama-gguf-split --merge makes")
+        fault = f"is one of {shown(header.values['split.count'])} parts (split.count)"
+        raise GgufUnusable(header.path, fault, "a whole model in one file, as llama-gguf-split --merge makes")
     architecture, keys = _ARCHITECTURES[name], Keys(header, name)
     config = _config(header, keys, architecture)
     config |= architecture.own_config(_File(header, keys, config))
@@ -190,16 +190,16 @@ def _llama3_rope(header: Header, config: Config) -> Config:
         return {}
     half, theta, original = config["head_dim"] // 2, config["rope_parameters"]["rope_theta"], 8192
     if place.type.name != "F32" or place.shape != (half,):
-        found = f"has the tensor {FREQUENCIES} of the type {place.type.name} and shape {place.shape}"
-        raise GgufUnusable(header.path, found, f"F32 and {(half,)}")
+        fault = f"has the tensor {FREQUENCIES} of the type {place.type.name} and shape {place.shape}"
+        raise GgufUnusable(header.path, fault, f"F32 and {(half,)}")
     with header.path.open("rb") as file:
         file.seek(place.offset)
-        found_factors = struct.unpack(f"<{half}f", file.read(place.num_bytes))
-    factor, frequencies = max(found_factors), [theta ** (-i / half) for i in range(half)]
-    wanted = [_llama3_factor(2 * math.pi / each, factor, original) for each in frequencies]
-    if not all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(found_factors, wanted, strict=True)):
-        found = f"has the tensor {FREQUENCIES} with factors {shown(found_factors)}"
-        raise GgufUnusable(header.path, found, "those of Llama 3 for 8192 positions")
+        factors = struct.unpack(f"<{half}f", file.read(place.num_bytes))
+    factor, frequencies = max(factors), [theta ** (-i / half) for i in range(half)]
+    own = [_llama3_factor(2 * math.pi / each, factor, original) for each in frequencies]
+    if not all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(factors, own, strict=True)):
+        fault = f"has the tensor {FREQUENCIES} with factors {shown(factors)}"
+        raise GgufUnusable(header.path, fault, "those of Llama 3 for 8192 positions")
     if config["rope_parameters"]["rope_type"] != "default":
         raise GgufUnusable(header.path, f"has {FREQUENCIES} and rope.scaling.type", "one of them")
     rope = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": original}
@@ -348,12 +348,12 @@ def _check_tensors(header: Header, targets: Mapping[str, Target], *, has_factors
         if place is None:
             raise GgufUnusable(header.path, f"lacks the tensor {shown(name)}", "every tensor of its model")
         if place.shape != target.shape:
-            found = f"has the tensor {shown(name)} of the shape {place.shape}"
-            raise GgufUnusable(header.path, found, f"{target.shape}, by its keys")
+            fault = f"has the tensor {shown(name)} of the shape {place.shape}"
+            raise GgufUnusable(header.path, fault, f"{target.shape}, by its keys")
         if len(place.shape) == 1 and not place.type.is_float:
-            found = f"has the tensor {shown(name)} of the type {place.type.name}"
-            raise GgufUnusable(header.path, found, "F32, F16 or BF16 for norms and biases")
+            fault = f"has the tensor {shown(name)} of the type {place.type.name}"
+            raise GgufUnusable(header.path, fault, "F32, F16 or BF16 for norms and biases")
     for name in header.tensors:
         if name not in targets and not (name == FREQUENCIES and has_factors):
-            found = f"has the tensor {shown(name)}, which is none of its model's"
-            raise GgufUnusable(header.path, found, "the tensors that its keys describe")
+            fault = f"has the tensor {shown(name)}, which is none of its model's"
+            raise GgufUnusable(header.path, fault, "the tensors that its keys describe")

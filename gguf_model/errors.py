@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 class GgufUnusable(Exception):
-    """The file has `found`, which is not `accepted`."""
+    """The file has `fault`, which is not `accepted`."""
 
-    def __init__(self, path: Path, found: str, accepted: str) -> None:
-        super().__init__(f"{path} {found}; accepted: {accepted}")
+    def __init__(self, path: Path, fault: str, accepted: str) -> None:
+        super().__init__(f"{path} {fault}; accepted: {accepted}")
         self.path = path
-        self.found = found
+        self.fault = fault
         self.accepted = accepted
 
 

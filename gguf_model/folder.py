@@ -50,18 +50,18 @@ def folder_of(path: Path, cache: Path) -> Path:
     try:
         parent = folder.parent
         parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=parent))
+        new = Path(tempfile.mkdtemp(dir=parent))
     except OSError:
-        made = Path(tempfile.mkdtemp(prefix="baton-gguf-"))
-        folder = made / path.stem
-        made = Path(tempfile.mkdtemp(dir=made))
+        new = Path(tempfile.mkdtemp(prefix="baton-gguf-"))
+        folder = new / path.stem
+        new = Path(tempfile.mkdtemp(dir=new))
     for name, content in files.items():
-        (made / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    (made / WEIGHTS).symlink_to(real)
-    made.chmod(0o755)
+        (new / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    (new / WEIGHTS).symlink_to(real)
+    new.chmod(0o755)
     with contextlib.suppress(OSError):  # another process was first, and made the same
-        made.rename(folder)
-    shutil.rmtree(made, ignore_errors=True)
+        new.rename(folder)
+    shutil.rmtree(new, ignore_errors=True)
     return folder
 
 

@@ -116,8 +116,8 @@ class _Reader:
             raise self._refusal(f"begins with {shown(magic)}", "a GGUF file, which begins with b'GGUF'")
         version = self._number("I")
         if version not in VERSIONS:
-            found = "is big-endian" if version >> 16 else f"has version {version} of the format"
-            raise self._refusal(found, f"little-endian files of version {' or '.join(map(str, VERSIONS))}")
+            fault = "is big-endian" if version >> 16 else f"has version {version} of the format"
+            raise self._refusal(fault, f"little-endian files of version {' or '.join(map(str, VERSIONS))}")
         num_tensors, num_keys = self._number("Q"), self._number("Q")
         for count, what, most in ((num_tensors, "tensors", MAX_TENSORS), (num_keys, "keys", MAX_KEYS)):
             if count > most:
@@ -147,8 +147,8 @@ class _Reader:
         if not all(0 < size <= 8 * self._size for size in shape):
             raise self._refusal_of(name, f"the shape {shape}", "a shape whose numbers the file can hold")
         if shape[-1] % kind.block:
-            found = f"rows of {shape[-1]} numbers of the type {kind.name}"
-            raise self._refusal_of(name, found, f"a multiple of {kind.block}")
+            fault = f"rows of {shape[-1]} numbers of the type {kind.name}"
+            raise self._refusal_of(name, fault, f"a multiple of {kind.block}")
         return name, kind, shape, offset
 
     def _placed(
@@ -164,14 +164,14 @@ class _Reader:
             place = TensorPlace(name, kind, shape, begin + offset)
             end = place.offset + place.num_bytes
             if end > self._size:
-                found = f"its end at byte {end} of a file of {self._size}"
-                raise self._refusal_of(name, found, "tensors within the file, which may be truncated")
+                fault = f"its end at byte {end} of a file of {self._size}"
+                raise self._refusal_of(name, fault, "tensors within the file, which may be truncated")
             tensors[name] = place
         in_order = sorted(tensors.values(), key=lambda each: each.offset)
         for first, second in pairwise(in_order):
             if first.offset + first.num_bytes > second.offset:
-                found = f"bytes of the tensor {shown(first.name)}"
-                raise self._refusal_of(second.name, found, "tensors that do not overlap")
+                fault = f"bytes of the tensor {shown(first.name)}"
+                raise self._refusal_of(second.name, fault, "tensors that do not overlap")
         return tensors
 
     def _value(self, kind: int) -> Any:
@@ -219,14 +219,14 @@ class _Reader:
 
     def _check_left(self, count: int) -> None:
         if self._position + count > self._size:
-            found = f"ends in {self._place}: {count} bytes are due at byte {self._position} of {self._size}"
-            raise self._refusal(found, "a whole file")
+            fault = f"ends in {self._place}: {count} bytes are due at byte {self._position} of {self._size}"
+            raise self._refusal(fault, "a whole file")
         if self._position + count > MAX_HEADER_BYTES:
-            found = f"has a header of more than {MAX_HEADER_BYTES} bytes, in {self._place}"
-            raise self._refusal(found, "a shorter one")
+            fault = f"has a header of more than {MAX_HEADER_BYTES} bytes, in {self._place}"
+            raise self._refusal(fault, "a shorter one")
 
-    def _refusal_of(self, tensor: str, found: str, accepted: str) -> GgufUnusable:
-        return self._refusal(f"has the tensor {shown(tensor)} with {found}", accepted)
+    def _refusal_of(self, tensor: str, fault: str, accepted: str) -> GgufUnusable:
+        return self._refusal(f"has the tensor {shown(tensor)} with {fault}", accepted)
 
-    def _refusal(self, found: str, accepted: str) -> GgufUnusable:
-        return GgufUnusable(self._path, found, accepted)
+    def _refusal(self, fault: str, accepted: str) -> GgufUnusable:
+        return GgufUnusable(self._path, fault, accepted)

@@ -60,10 +60,10 @@ class Keys:
         self._read.add(key)
         value = self._header.values.get(f"{self._architecture}.{key}", default)
         if value is None:
-            found = f"lacks the key {self._architecture}.{key}"
-            raise GgufUnusable(self._header.path, found, accepted)
+            fault = f"lacks the key {self._architecture}.{key}"
+            raise GgufUnusable(self._header.path, fault, accepted)
         return value
 
     def _refusal(self, key: str, value: object, accepted: str) -> GgufUnusable:
-        found = f"has the {self._architecture}.{key} {shown(value)}"
-        return GgufUnusable(self._header.path, found, accepted)
+        fault = f"has the {self._architecture}.{key} {shown(value)}"
+        return GgufUnusable(self._header.path, fault, accepted)

@@ -120,28 +120,28 @@ class _Tokens:
         template = self._values.get("tokenizer.chat_template")
         if template is not None:
             if not isinstance(template, str):
-                found = f"has the tokenizer.chat_template {shown(template)}"
-                raise GgufUnusable(self._header.path, found, "a text")
+                fault = f"has the tokenizer.chat_template {shown(template)}"
+                raise GgufUnusable(self._header.path, fault, "a text")
             tools = self._values.get("tokenizer.chat_template.tool_use")
-            named = [{"name": "default", "template": template}, {"name": "tool_use", "template": tools}]
-            config["chat_template"] = named if isinstance(tools, str) else template
+            templates = [{"name": "default", "template": template}, {"name": "tool_use", "template": tools}]
+            config["chat_template"] = templates if isinstance(tools, str) else template
         return config
 
     def generation(self) -> dict[str, Any]:
         """Return generation_config.json: the ends of an output, and how tokens are drawn."""
-        stated = [self._token(f"{name}_token_id") for name in ("eos", "eot", "eom")]
+        by_key = [self._token(f"{name}_token_id") for name in ("eos", "eot", "eom")]
         by_name = [
             number
             for number, text in enumerate(self._texts)
             if text in _ENDS_OF_TURNS and self._types[number] == _CONTROL
         ]
-        ends = dict.fromkeys([number for number in stated if number is not None] + by_name)
-        drawn = {
+        ends = dict.fromkeys([number for number in by_key if number is not None] + by_name)
+        sampling = {
             ours: self._values[f"general.sampling.{theirs}"]
             for theirs, ours in _SAMPLING.items()
             if f"general.sampling.{theirs}" in self._values
         }
-        return {"eos_token_id": list(ends), **drawn}
+        return {"eos_token_id": list(ends), **sampling}
 
     def _of_bytes(self) -> dict[str, Any]:
         name = self._choice("pre", tuple(_PATTERNS), None)
@@ -157,9 +157,9 @@ class _Tokens:
         merges = [merge.split(" ") for merge in self._list("merges", str, None, [])]
         for merge in merges:
             if len(merge) != 2 or not {*merge, "".join(merge)} <= self._ids.keys():
-                found = f"{shown(' '.join(merge))}"
+                fault = f"{shown(' '.join(merge))}"
                 raise self._refusal(
-                    "merges", found, "two tokens with a space between, whose whole is a token"
+                    "merges", fault, "two tokens with a space between, whose whole is a token"
                 )
         return {
             "normalizer": {"type": "NFC"} if name in _COMPOSED else None,
@@ -192,15 +192,15 @@ class _Tokens:
         """Return each pair of pieces whose whole is a piece, that of the highest score first."""
         scores = self._list("scores", float, len(self._texts))
         pieces = {text: number for number, text in enumerate(self._texts) if self._types[number] == _NORMAL}
-        found: list[tuple[float, int, int, str, str]] = []
+        fault: list[tuple[float, int, int, str, str]] = []
         for text, number in pieces.items():
             if len(text) > MAX_PIECE:
                 raise self._refusal("tokens", f"a piece of {len(text)} characters", f"at most {MAX_PIECE}")
             for place in range(1, len(text)):
-                left, right = text[:place], text[place:]
-                if left in pieces and right in pieces:
-                    found.append((-scores[number], pieces[left], pieces[right], left, right))
-        return [[left, right] for *_, left, right in sorted(found)]
+                head, tail = text[:place], text[place:]
+                if head in pieces and tail in pieces:
+                    fault.append((-scores[number], pieces[head], pieces[tail], head, tail))
+        return [[head, tail] for *_, head, tail in sorted(fault)]
 
     def _bpe(self, merges: list[list[str]], **options: bool) -> dict[str, Any]:
         plain = {
@@ -226,9 +226,9 @@ class _Tokens:
         used = {name: number for name, number in ids.items() if number is not None}
         if not used:
             return None
-        named = {name: {"SpecialToken": {"id": self._texts[used[name]], "type_id": 0}} for name in used}
-        single = [named.get("bos"), {"Sequence": {"id": "A", "type_id": 0}}, named.get("eos")]
-        second = [named.get("bos"), {"Sequence": {"id": "B", "type_id": 1}}, named.get("eos")]
+        special = {name: {"SpecialToken": {"id": self._texts[used[name]], "type_id": 0}} for name in used}
+        single = [special.get("bos"), {"Sequence": {"id": "A", "type_id": 0}}, special.get("eos")]
+        second = [special.get("bos"), {"Sequence": {"id": "B", "type_id": 1}}, special.get("eos")]
         texts = {self._texts[number]: number for number in used.values()}
         return {
             "type": "TemplateProcessing",
@@ -267,8 +267,8 @@ class _Tokens:
             raise self._refusal(key, f"{len(values)} entries", f"{length}, the rows of the embedding")
         return values
 
-    def _refusal(self, key: str, found: str, accepted: str) -> GgufUnusable:
-        return GgufUnusable(self._header.path, f"has in {_KEYS}.{key} {found}", accepted)
+    def _refusal(self, key: str, fault: str, accepted: str) -> GgufUnusable:
+        return GgufUnusable(self._header.path, f"has in {_KEYS}.{key} {fault}", accepted)
 
 
 def files_of(header: Header, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

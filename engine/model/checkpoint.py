@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelRefused
-from engine.model.quantised.gguf_weights import gguf_model, is_gguf
+from engine.model.quantised.gguf_file import gguf_model, is_gguf
 from gguf_model.folder import WEIGHTS
 from model_output.text.model_files import FileUnusable, eos_token_ids, read_object, read_tokenizer
 

@@ -26,10 +26,11 @@ from worker.startup.flags import flags as worker_flags
 HEADER = """# Configuration
 
 Services and commands are configured by flags alone; there is no configuration file. The one environment
-variable that Baton reads is `XDG_CACHE_HOME`, the folder below which workers cache what they measure at their
-start, and all services what they read of GGUF files. Those of torch's libraries, such as `OMP_WAIT_POLICY`, hold as well, and where a model of the hub is
-fetched, those of its library ([models.md](models.md#models-of-the-hub)). `make docs` generates this page from
-the parsers of the commands, and a test fails when the two differ.
+variable that Baton reads is `XDG_CACHE_HOME`, the folder below which workers cache what they measure at
+their start, and all services what they read of GGUF files. Those of torch's libraries, such as
+`OMP_WAIT_POLICY`, hold as well, and where a model of the hub is fetched, those of its library
+([models.md](models.md#models-of-the-hub)). `make docs` generates this page from the parsers of the
+commands, and a test fails when the two differ.
 
 A default in words depends on another flag, the profile or the machine. A dash means that nothing is set.
 

@@ -17,28 +17,14 @@ from torch import Tensor, nn
 
 from engine.errors import ModelRefused
 from engine.model.quantised.gguf_blocks import groups_of
+from engine.model.quantised.gguf_file import gguf_model
 from engine.model.quantised.whole_linears import GroupedEmbedding, GroupedLinear
-from gguf_model.architectures import GgufModel, Target, read_model
-from gguf_model.errors import GgufUnusable
-from gguf_model.folder import WEIGHTS
-from gguf_model.header import TensorPlace, read_header
+from gguf_model.architectures import GgufModel, Target
+from gguf_model.header import TensorPlace
 from gguf_model.tensor_types import TensorType
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _BLOCKS, _EMBEDDING = "blocks", "model.embed_tokens"
-
-
-def is_gguf(directory: Path) -> bool:
-    """Return whether a checkpoint's folder has its weights in a GGUF file."""
-    return (directory / WEIGHTS).is_file()
-
-
-def gguf_model(directory: Path) -> GgufModel:
-    """Return what the file in a folder says of itself. Raises ModelRefused."""
-    try:
-        return read_model(read_header(directory / WEIGHTS))
-    except GgufUnusable as error:
-        raise ModelRefused(directory, WEIGHTS, error.found, error.accepted) from error
 
 
 class StoredBlocks(nn.Module):

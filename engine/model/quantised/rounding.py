@@ -83,6 +83,8 @@ def quantise_linears(
 def quantise_ends(model: Any, device: torch.device) -> None:
     """Give 8 bits to the layer that makes the logits, and to an embedding that only looks rows up."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if isinstance(head, WholeLinear):  # a checkpoint has it in whole numbers already
+        return
     whole = _quantised(head, 8, device)
     model.set_output_embeddings(whole)
     if type(embedding) is nn.Embedding:  # others multiply what they look up

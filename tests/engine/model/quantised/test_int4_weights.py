@@ -17,7 +17,8 @@ from engine.execution.model_runner import ModelRunner
 from engine.model.model import load_model
 from engine.model.quantised.quantisation import Quantisation
 from engine.model.quantised.rounding import GROUP, quantise, quantise_groups
-from engine.model.quantised.whole_linears import GroupedLinear, packed, unpacked
+from engine.model.quantised.whole_linears import GroupedLinear
+from kernels.native.panels import packed, unpacked
 from tests.engine.model.quantised.int8_models import BLOCK_SIZE, CPU, logits_of, stock_logits
 from tests.engine.ragged import poisoned_pool
 from tests.model_zoo import build
