@@ -35,7 +35,7 @@ class Target:
     heads: int = 0
     """Number of heads whose rows are in llama.cpp's order; 0 if rows are in transformers'."""
     added: int = 0
-    """What was added to each number."""
+    """A number that was added to each of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,15 @@ def folder_of(path: Path, cache: Path) -> Path:
         new = Path(tempfile.mkdtemp(prefix="baton-gguf-"))
         folder = new / path.stem
         new = Path(tempfile.mkdtemp(dir=new))
-    for name, content in files.items():
-        (new / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    (new / WEIGHTS).symlink_to(real)
-    new.chmod(0o755)
+    try:
+        for name, content in files.items():
+            (new / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        (new / WEIGHTS).symlink_to(real)
+        new.chmod(0o755)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        fault = f"cannot be opened in {new.parent} ({error.strerror})"
+        raise GgufUnusable(path, fault, "a cache folder with room (XDG_CACHE_HOME)") from error
     with contextlib.suppress(OSError):  # another process was first, and made the same
         new.rename(folder)
     shutil.rmtree(new, ignore_errors=True)

@@ -38,7 +38,7 @@ class HubModel:
 
     @property
     def served_name(self) -> str:
-        """What callers call it."""
+        """The name by which callers know it."""
         return f"{self.name}{self._after}"
 
     @property

@@ -1,4 +1,4 @@
-"""What a hostile or broken GGUF file says is refused by its name, before anything of its size is made."""
+"""Hostile and broken GGUF files are refused in a sentence, before anything of the size they claim is made."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_special_tokens_template_and_ends_come_from_the_file() -> None:
     assert BYTES_ENDS == {"eos_token_id": [1, 2]}
 
 
-def test_tokens_before_and_after_a_text_are_those_that_the_file_asks_for() -> None:
+def test_a_file_asks_for_tokens_before_and_after_a_text() -> None:
     both, _, _ = read(demo_header(ggml__add_bos_token=True, ggml__add_eos_token=True), 2048)
     assert both.encode("the").ids == [0, *OWN.encode("the").ids, 1]
     assert both.encode("the", add_special_tokens=False).ids == OWN.encode("the").ids

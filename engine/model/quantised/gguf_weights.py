@@ -39,7 +39,7 @@ class StoredBlocks(nn.Module):
         self._kind = kind
         self.is_embedding = isinstance(module, nn.Embedding)
         self.factor = float(getattr(module, "scalar_embed_scale", 1.0))
-        """What transformers' embedding multiplies rows by."""
+        """The number that transformers' embedding multiplies rows by."""
         self._dtype = module.weight.dtype
         self.register_buffer(_BLOCKS, torch.empty(rows, kind.row_bytes(inputs), dtype=torch.uint8))
         self.bias = getattr(module, "bias", None)

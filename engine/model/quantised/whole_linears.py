@@ -147,7 +147,7 @@ class WholeEmbedding(nn.Module):
     scale: Tensor
     bits: int
     factor: float = 1.0
-    """What rows are multiplied by, of the model's dtype."""
+    """The number that rows are multiplied by, of the model's dtype."""
 
     @property
     def embedding_dim(self) -> int:
