@@ -27,6 +27,7 @@ CLIENTS := $(patsubst deploy/requirements/clients/%.in,%,$(wildcard deploy/requi
 AGENTS := tests/clients/npm
 CLIENTS_READY := $(CLIENTS:%=.venv-clients/%/.ready) $(AGENTS)/node_modules/.ready
 OPENVINO_READY := .venv-openvino/.ready
+LLAMA_CPP_READY := .venv-llama-cpp/.ready
 LOCK_READY := .venv-lock/.ready
 
 .PHONY: help
@@ -303,16 +304,31 @@ bench: $(READY) ## measure a fleet, its own unless told of one; BENCH_ARGS are p
 CPU_ARGS ?=
 
 .PHONY: bench-cpu
-bench-cpu: $(READY) $(OPENVINO_READY) ## measure a fleet beside transformers and OpenVINO on this CPU; CPU_ARGS="--dtype bfloat16"
+bench-cpu: $(READY) $(OPENVINO_READY) $(LLAMA_CPP_READY) ## measure a fleet beside transformers, OpenVINO and llama.cpp on this CPU; CPU_ARGS="--dtype bfloat16"
 	$(BIN)/python -m benchmarks cpu $(CPU_ARGS)
 
-# OpenVINO GenAI, and Optimum, which exports models for it with the torch of .venv.
+# OpenVINO GenAI, and Optimum, which exports models for it with the torch of .venv; also what writes GGUF files.
 $(OPENVINO_READY): deploy/requirements/peers/openvino.lock | $(READY)
 	@echo "Setting up .venv-openvino, which has OpenVINO GenAI and its exporter"
 	@$(BIN)/python -m venv .venv-openvino
 	@.venv-openvino/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@$(call link-torch,.venv-openvino)
 	@touch $@
+
+# llama.cpp as a package of Node.js with binaries, for x86-64 only: elsewhere it is not measured, which is said.
+# Its scripts would compile it, and its optional packages are for GPUs and other systems. It brings a Node.js
+# along, since the wheel's crashes when it loads these binaries.
+ifeq ($(shell uname -m),x86_64)
+$(LLAMA_CPP_READY): deploy/requirements/peers/llama_cpp/package-lock.json | $(NODE_READY)
+	@echo "Setting up $(@D), which has llama.cpp"
+	@mkdir -p $(@D) && cp deploy/requirements/peers/llama_cpp/package*.json $(@D)
+	@PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm --prefix $(@D) ci --ignore-scripts --omit=optional --omit=peer --loglevel=error
+	@touch $@
+else
+.PHONY: $(LLAMA_CPP_READY)
+$(LLAMA_CPP_READY):
+	@echo "llama.cpp is not measured: its package has no binaries for $$(uname -m)"
+endif
 
 MINUTES ?= 10
 SCHEMAS ?= 1000

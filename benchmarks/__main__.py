@@ -57,7 +57,6 @@ COMMANDS: dict[str, Command] = {
         "cpu.command",
         "a CPU: other engines, the limits of the machine, and where the time of a step goes",
         has_model=False,
-        seeds=THREE_SEEDS,
     ),
     "strikes": Command(
         "peers.strikes", "what streams survive when a process dies, beside Dynamo", seeds=THREE_SEEDS

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import transformers
 
+from benchmarks.cpu.arms import Bits
 from benchmarks.cpu.engines.loads import PREFILL_TOKENS
 from engine.model.model import DTYPES
 
@@ -45,9 +46,13 @@ class Need:
     read_weights: int
     """Weights that a decode step reads: those of the layers and of the last product."""
 
-    def decode_s(self, limits: Limits, dtype: str) -> float:
+    def decode_s(self, limits: Limits, dtype: str, bits: Bits) -> float:
         """Return the least time of a decode step of one sequence."""
-        return self.read_weights * DTYPES[dtype].itemsize / limits.read_bytes_per_s
+        whole = DTYPES[dtype].itemsize * 8
+        layer_bits, head_bits = (whole if each is None else each for each in (bits.layers, bits.head))
+        head_weights = self.read_weights - self.layer_weights
+        num_bits = self.layer_weights * layer_bits + head_weights * head_bits
+        return num_bits / 8 / limits.read_bytes_per_s
 
     def prefill_s(self, limits: Limits, dtype: str) -> float:
         """Return the least time of the prompt; only its last token needs the last product."""

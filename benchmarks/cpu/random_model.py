@@ -1,4 +1,4 @@
-"""A Llama with random weights, so that a table can be printed without a download."""
+"""Llamas with random weights, so that a table can be printed without a download."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from benchmarks.gpu.sizes import Heads, ModelShape
 
 MODELS = Path(__file__).parents[2] / ".baton" / "models"
 SHAPE = ModelShape("random-llama-200m", 1024, 12, Heads(64, 16, 4), 2816, 32000, 4096, element_bytes=2)
+WIDE = ModelShape("random-llama-500m", 2048, 8, Heads(128, 16, 2), 6144, 32000, 4096, element_bytes=2)
+"""Eight query heads attend with each KV head, where SHAPE has four."""
+SHAPES = {shape.name: shape for shape in (SHAPE, WIDE)}
 SEED = 0
 
 

@@ -1,21 +1,24 @@
-"""Tables of a comparison: the limits, the engines side by side, both together, and the parts of a step."""
+"""Tables of a comparison: the limits, the engines side by side, and the parts of a step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.cpu.comparison import ENGINES, Comparison
-from benchmarks.cpu.engines.baton_engine import NAME
-from benchmarks.cpu.engines.loads import LOADS, ONE_DECODE, PREFILL, Load
+from benchmarks.cpu.arms import Arm
+from benchmarks.cpu.comparison import Comparison
+from benchmarks.cpu.engines.loads import CHECKED, LOADS, ONE_DECODE, PREFILL, Load
 from benchmarks.cpu.floors import Limits, Need
 from benchmarks.cpu.shares import PARTS, Shares
 from sim.reporting.section import markdown, ratios
 from sim.reporting.tables import cell
 
 NOT_MEASURED = "not measured"
-PEERS = tuple(name for name in ENGINES if name != NAME)
+READING = "one decode, by the time to read its weights"
+MULTIPLYING = f"{PREFILL.name}, by the time to multiply it"
+FIRST_TOKENS = "first tokens that are those of float32"
 
 
 def limits_table(limits: Sequence[Limits]) -> str:
@@ -29,66 +32,87 @@ def limits_table(limits: Sequence[Limits]) -> str:
     return markdown(("all threads", "measured"), rows)
 
 
-def engines_table(comparison: Comparison) -> str:
-    """Return a column for each engine, then how many times as fast as each of the others Baton is."""
-    header = ("load", "unit", *ENGINES, *(f"{NAME} / {peer}" for peer in PEERS))
+def engines_table(comparison: Comparison, need: Need, dtype: str) -> str:
+    """Return a column for each arm, then how many times as fast as the best peer each arm of Baton is.
+
+    The last rows say how many times as long as the machine must take a decode and, if weights are floats, a
+    prompt last, and how many first tokens are those that the same weights have in float32.
+    """
+    own = [arm for arm in comparison.arms if arm.is_own]
+    header = (
+        "load",
+        "unit",
+        *(arm.name for arm in comparison.arms),
+        "best peer",
+        *(f"{arm.name} / best" for arm in own),
+    )
     rows = [
         (
             load.name,
             load.unit,
-            *(_cell(comparison.figures(load, engine), load.spec) for engine in ENGINES),
-            *(_cell(speedups(comparison, load, peer)) for peer in PEERS),
+            *(_cell(comparison.figures(load, arm), load.spec) for arm in comparison.arms),
+            *_beside_best(comparison, load),
         )
         for load in LOADS
     ]
-    return markdown(header, rows)
+    empty = [""] * (1 + len(own))
+    return markdown(header, [*rows, *((*row, *empty) for row in _floors(comparison, need, dtype))])
 
 
-def speedups(comparison: Comparison, load: Load, peer: str) -> Sequence[float]:
-    """Return how many times as fast as a peer Baton is, seed by seed; nothing if the peer is missing."""
-    ours, theirs = comparison.figures(load, NAME), comparison.figures(load, peer)
-    if not theirs:
+def _floors(comparison: Comparison, need: Need, dtype: str) -> Iterator[tuple[str, ...]]:
+    arms, limits = comparison.arms, comparison.limits
+    yield (
+        READING,
+        "times",
+        *(
+            _over(comparison, ONE_DECODE, arm, [need.decode_s(each, dtype, arm.bits) for each in limits])
+            for arm in arms
+        ),
+    )
+    if all(arm.bits.layers is None for arm in arms):
+        floors_s = [need.prefill_s(each, dtype) for each in limits]
+        yield (MULTIPLYING, "times", *(_over(comparison, PREFILL, arm, floors_s) for arm in arms))
+    yield (FIRST_TOKENS, "tokens", *(_agreement(comparison, arm) for arm in arms))
+
+
+def best_peer(comparison: Comparison, load: Load) -> Arm | None:
+    """Return the fastest arm of others by its median; None if none was measured."""
+    measured = {arm: comparison.figures(load, arm) for arm in comparison.arms if not arm.is_own}
+    medians = {arm: statistics.median(figures) for arm, figures in measured.items() if figures}
+    best = min if load.num_steps else max
+    return best(medians, key=medians.__getitem__, default=None)
+
+
+def speedups(comparison: Comparison, load: Load, arm: Arm, peer: Arm) -> Sequence[float]:
+    """Return how many times as fast as a peer an arm is, seed by seed; nothing if either is missing."""
+    ours, theirs = comparison.figures(load, arm), comparison.figures(load, peer)
+    if not (ours and theirs):
         return ()
     return ratios(theirs, ours) if load.num_steps else ratios(ours, theirs)
 
 
-def floors_table(comparison: Comparison, need: Need, dtype: str) -> str:
-    """Return the least times of a step and of a prompt, and how many times as long each engine takes."""
-    floors = {
-        ONE_DECODE: [need.decode_s(limits, dtype) for limits in comparison.limits],
-        PREFILL: [need.prefill_s(limits, dtype) for limits in comparison.limits],
-    }
-    header = ("load", "floor, ms", *(f"{engine} / floor" for engine in ENGINES))
-    rows = [
-        (
-            load.name,
-            cell(seconds, 1e3, ".1f"),
-            *(_cell(_over(comparison, load, engine, seconds)) for engine in ENGINES),
-        )
-        for load, seconds in floors.items()
+def _beside_best(comparison: Comparison, load: Load) -> Iterator[str]:
+    peer = best_peer(comparison, load)
+    yield NOT_MEASURED if peer is None else peer.name
+    for arm in comparison.arms:
+        if arm.is_own:
+            yield _cell(() if peer is None else speedups(comparison, load, arm, peer))
+
+
+def _over(comparison: Comparison, load: Load, arm: Arm, floors_s: Sequence[float]) -> str:
+    played = comparison.played[load].get(arm.name, ())
+    return _cell(ratios([each.step_s or each.total_s for each in played], floors_s) if played else ())
+
+
+def _agreement(comparison: Comparison, arm: Arm) -> str:
+    played, exact = comparison.played[CHECKED].get(arm.name, ()), comparison.exact.get(arm.exact, ())
+    pairs = [
+        pair
+        for own, other in zip(played, exact, strict=bool(played and exact))
+        for pair in zip(own.first_tokens, other.first_tokens, strict=True)
     ]
-    return markdown(header, rows)
-
-
-def _over(comparison: Comparison, load: Load, engine: str, floors_s: Sequence[float]) -> Sequence[float]:
-    played = comparison.played[load].get(engine, ())
-    return ratios([each.step_s or each.total_s for each in played], floors_s) if played else ()
-
-
-def agreement(comparison: Comparison) -> str:
-    """Return how many outputs begin with the same token as Baton's, for each peer that was measured."""
-    counts = []
-    for peer in PEERS:
-        pairs = [
-            pair
-            for engines in comparison.played.values()
-            for own, other in zip(engines.get(NAME, ()), engines.get(peer, ()), strict=False)
-            for pair in zip(own.first_tokens, other.first_tokens, strict=True)
-        ]
-        if pairs:
-            same = sum(ours == theirs for ours, theirs in pairs)
-            counts.append(f"{peer} {same} of {len(pairs)}")
-    return f"First tokens equal to {NAME}'s: {', '.join(counts)}." if counts else ""
+    same = sum(own == other for own, other in pairs)
+    return f"{same} of {len(pairs)}" if pairs else NOT_MEASURED
 
 
 def shares_table(by_engine: Mapping[str, Sequence[Shares]]) -> str:
@@ -105,15 +129,17 @@ def _part(shares: Sequence[Shares], index: int) -> str:
 
 
 def data_of(comparison: Comparison) -> dict[str, Any]:
-    """Return everything measured for JSON, except the tokens."""
+    """Return everything measured for JSON; of tokens, how many first ones are those of float32."""
     played = {
         load.name: {
-            engine: [{"total_s": each.total_s, "step_s": each.step_s} for each in of]
-            for engine, of in engines.items()
+            name: [{"total_s": each.total_s, "step_s": each.step_s} for each in of]
+            for name, of in comparison.played[load].items()
         }
-        for load, engines in comparison.played.items()
+        for load in LOADS
     }
-    return {"limits": [asdict(each) for each in comparison.limits], "played": played}
+    first_tokens = {arm.name: _agreement(comparison, arm) for arm in comparison.arms}
+    limits = [asdict(each) for each in comparison.limits]
+    return {"limits": limits, "played": played, "first_tokens": first_tokens}
 
 
 def _cell(figures: Sequence[float], spec: str = ".2f") -> str:

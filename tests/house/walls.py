@@ -65,14 +65,17 @@ _SERVICE = {
 THIRD_PARTY: dict[str, set[str]] = {
     "baton": {"cryptography", "google", "grpc", "grpc_health", "grpc_status", "rich"},
     "benchmarks": {
+        "gguf",
         "grpc",
         "httpx",
+        "nncf",
         "numpy",
         "openvino",
         "openvino_genai",
         "optimum",
         "prometheus_client",
         "rich",
+        "safetensors",
         "tokenizers",
         "torch",
         "transformers",

@@ -15,14 +15,12 @@ from benchmarks.cpu.engines.process_engine import Setting
 from benchmarks.fleets.targets import Variant, started
 
 BLOCK_SIZE = 16
-NAME = "Baton"
 
 
 @dataclass(frozen=True, slots=True)
 class FleetEngine:
     """A running fleet."""
 
-    name: str
     client: AsyncClient
 
     async def play(self, load: Load, prompts: Sequence[Sequence[int]]) -> Played:
@@ -62,7 +60,7 @@ class FleetEngine:
 
 
 @asynccontextmanager
-async def baton(setting: Setting) -> AsyncIterator[FleetEngine]:
+async def baton(setting: Setting, quantisation: str = "none") -> AsyncIterator[FleetEngine]:
     """Run a fleet of one aggregated worker while the block lasts."""
     flags = {
         "--dtype": setting.dtype,
@@ -71,6 +69,8 @@ async def baton(setting: Setting) -> AsyncIterator[FleetEngine]:
         "--token-budget": setting.token_budget,
     }
     extra = {"decode": [str(part) for pair in flags.items() for part in pair]}
-    spec = FleetSpec(setting.model, prefill=0, threads=setting.threads, extra_args=extra)
+    spec = FleetSpec(
+        setting.model, prefill=0, threads=setting.threads, quantisation=quantisation, extra_args=extra
+    )
     async with started(Variant(placement="aggregated"), spec) as target:
-        yield FleetEngine(NAME, target.client)
+        yield FleetEngine(target.client)

@@ -80,6 +80,8 @@ LOADS = (
     decodes(LARGEST_BATCH),
     Load(f"{LARGEST_BATCH} × (256 + 128) at once", LARGEST_BATCH, 256, output_tokens=128),
 )
+CHECKED = Load("first tokens", 32, 64, output_tokens=1)
+"""Prompts whose outputs are compared with those of the same weights in float32, and not timed."""
 WARM_UP = (
     Load("warm-up, a prompt", 1, 512, output_tokens=4),
     Load("warm-up, a batch", 8, 64, output_tokens=8),

@@ -1,19 +1,31 @@
 """OpenVINO GenAI in a process of its own: its pipeline of continuous batching, which runs in .venv-openvino.
 
-Called with `export MODEL OUT DTYPE`, it writes OpenVINO's form of a model, by Optimum. With `serve OUT DTYPE
-THREADS KV_TOKENS TOKEN_BUDGET` it runs it. Weights, products and KV have the same dtype; the prefix cache is
-off.
+Called with one of
+
+    export MODEL OUT DTYPE             writes OpenVINO's form of a model, by Optimum
+    compress EXPORTED OUT WEIGHTS      writes that form with weights int8 or int4, by NNCF
+    serve OUT DTYPE KV ROUNDING THREADS KV_TOKENS TOKEN_BUDGET
+
+Weights are compressed as by Optimum's command: int8 has a scale and a zero for each output; int4 has them for
+each 128 inputs, and int8 for the embedding and the last layer. KV is `dtype` or `u8`. ROUNDING is `default`,
+by which OpenVINO decides whether products round activations to 8 bits, or `exact`, by which they do not. The
+prefix cache is off.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.cpu.engines.serving import Clock, Play, Prompts, serve
 
+MODEL = "openvino_model.xml"
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
+GROUP = 128
+"""Inputs that share a scale of 4 bits: what Optimum and NNCF recommend."""
 BLOCK_SIZE = 32
 """The tokens of a KV block of OpenVINO's on a CPU."""
 
@@ -34,7 +46,23 @@ def export(model_dir: str, out_dir: str, dtype: str) -> None:
     )
 
 
-def _load(exported: str, dtype: str, threads: int, kv_tokens: int, token_budget: int) -> Play:
+def compress(exported: str, out_dir: str, weights: str) -> None:
+    """Write an exported model with weights of fewer bits."""
+    import nncf  # noqa: PLC0415  (serving does not need it)
+    import openvino  # noqa: PLC0415
+
+    shutil.copytree(exported, out_dir, ignore=shutil.ignore_patterns(MODEL, "openvino_model.bin"))
+    model = openvino.Core().read_model(Path(exported, MODEL))
+    modes = nncf.CompressWeightsMode
+    if weights == "int8":
+        model = nncf.compress_weights(model, mode=modes.INT8_ASYM)
+    else:
+        model = nncf.compress_weights(model, mode=modes.INT4_ASYM, ratio=1.0, group_size=GROUP)
+    openvino.save_model(model, Path(out_dir, MODEL), compress_to_fp16=False)
+
+
+def _load(exported: str, dtype: str, kv: str, rounding: str, *numbers: int) -> Play:
+    threads, kv_tokens, token_budget = numbers
     import numpy as np  # noqa: PLC0415  (exporting needs none of these)
     import openvino  # noqa: PLC0415
     import openvino_genai  # noqa: PLC0415
@@ -46,9 +74,11 @@ def _load(exported: str, dtype: str, threads: int, kv_tokens: int, token_budget:
     precision = PRECISIONS[dtype]
     properties = {
         "INFERENCE_PRECISION_HINT": precision,
-        "KV_CACHE_PRECISION": precision,
+        "KV_CACHE_PRECISION": "u8" if kv == "u8" else precision,
         "INFERENCE_NUM_THREADS": threads,
     }
+    if rounding == "exact":
+        properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
     pipeline = openvino_genai.ContinuousBatchingPipeline(exported, scheduler, "CPU", properties)
 
     def play(prompts: Prompts, output_tokens: int, num_steps: int) -> dict[str, Any]:
@@ -76,11 +106,12 @@ def _load(exported: str, dtype: str, threads: int, kv_tokens: int, token_budget:
 
 
 def main(argv: Sequence[str]) -> None:
-    if argv[0] == "export":
-        export(*argv[1:])
+    writers = {"export": export, "compress": compress}
+    if argv[0] in writers:
+        writers[argv[0]](*argv[1:])
         return
-    exported, dtype, *numbers = argv[1:]
-    serve(lambda: _load(exported, dtype, *map(int, numbers)))
+    exported, dtype, kv, rounding, *numbers = argv[1:]
+    serve(lambda: _load(exported, dtype, kv, rounding, *map(int, numbers)))
 
 
 if __name__ == "__main__":

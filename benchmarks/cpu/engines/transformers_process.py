@@ -1,4 +1,9 @@
-"""Stock transformers in a process of its own: `generate` on one batch, with its own KV cache, greedily."""
+"""Stock transformers in a process of its own: `generate` on one batch, with its own KV cache, greedily.
+
+Called with `MODEL DTYPE THREADS [QUANTISATION]`. MODEL is the folder of a checkpoint, or a GGUF file, which
+transformers expands. With QUANTISATION, Baton rounds the weights of that dtype, and what they stand for is
+computed in float32. For a GGUF file it runs in .venv-openvino, which has none of Baton's dependencies.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +39,15 @@ class _Times(BaseStreamer):
         """Do nothing: every step was noted."""
 
 
-def _load(model_dir: Path, dtype: str, threads: int) -> Play:
+def _load(path: Path, dtype: str, threads: int, quantisation: str | None = None) -> Play:
     torch.set_num_threads(threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it has no types
+    folder, file = (path, None) if path.is_dir() else (path.parent, path.name)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-        model_dir, dtype=getattr(torch, dtype), local_files_only=True
+        folder, gguf_file=file, dtype=getattr(torch, dtype), local_files_only=True
     )
+    if quantisation is not None:
+        model = rounded(model, quantisation)
     model.generation_config.eos_token_id = None  # so that every row generates to the end
 
     def play(prompts: Prompts, output_tokens: int, num_steps: int) -> dict[str, Any]:
@@ -60,9 +68,35 @@ def _load(model_dir: Path, dtype: str, threads: int) -> Play:
     return play
 
 
+def rounded(model: Any, quantisation: str) -> Any:
+    """Return a model of stock layers in float32, with the weights that Baton's stand for."""
+    # An environment that only reads GGUF files has not what these import.
+    from engine.model.quantised.quantisation import Quantisation  # noqa: PLC0415
+    from engine.model.quantised.rounding import quantise_ends, quantise_linears  # noqa: PLC0415
+    from engine.model.quantised.whole_linears import GroupedLinear, WholeLinear  # noqa: PLC0415
+
+    kept = Quantisation(quantisation)
+    cpu = torch.device("cpu")
+    quantise_linears(model, kept.weights, cpu)
+    if kept.logits:
+        quantise_ends(model, cpu)
+    model = model.float()
+    for name, layer in list(model.named_modules()):
+        if not isinstance(layer, WholeLinear):
+            continue
+        stock = torch.nn.Linear(layer.inputs, layer.outputs, bias=False)
+        if isinstance(layer, GroupedLinear):
+            weight = layer.expanded(slice(None))
+        else:
+            weight = layer.weight * layer.scale[:, None]
+        stock.weight = torch.nn.Parameter(weight.float(), requires_grad=False)
+        model.set_submodule(name, stock)
+    return model
+
+
 def main(argv: Sequence[str]) -> None:
-    model_dir, dtype, threads = argv
-    serve(lambda: _load(Path(model_dir), dtype, int(threads)))
+    path, dtype, threads, *quantisation = argv
+    serve(lambda: _load(Path(path), dtype, int(threads), *quantisation))
 
 
 if __name__ == "__main__":
