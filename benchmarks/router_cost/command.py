@@ -6,10 +6,10 @@
 First tokens: an idle fleet of one worker, which computes nothing and keeps the times of a profile, is asked
 for one token in turns: the worker itself, over the protocol that routers speak, and its router, with the
 prompt as tokens and as text. Calls to Redis: those that its MONITOR shows for more requests. Processor time:
-py-spy profiles the router under loads of `python -m benchmarks peers`, which a server that only sends the
-same messages has as well. py-spy is installed into .venv-peers. To look into another process, it needs to be
-root, or `kernel.yama.ptrace_scope` to be 0. With `--against`, the router of another checkout serves the same
-worker, and is asked in the same turns.
+py-spy profiles the router, and over HTTP the gateway too, under loads of `python -m benchmarks peers`. A
+server that only sends the same messages as the router has these loads as well. py-spy is installed into
+.venv-peers. To look into another process, it needs to be root, or `kernel.yama.ptrace_scope` to be 0. With
+`--against`, the router of another checkout serves the same worker, and is asked in the same turns.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ from baton import Sampling, Slo, Stop
 from baton.errors import Unavailable
 from baton.fleet import Fleet, FleetSpec
 from baton.wire.convert import request_to_pb
-from baton.wire.many import MultiplexedTransport
 from baton.wire.transport import GENERATE, GrpcTransport
 from benchmarks.doors.arms import Arm
 from benchmarks.flags import count
-from benchmarks.peers.baton_arm import PROFILE, by_grpc
+from benchmarks.peers.baton_arm import PROFILE, baton, by_grpc
 from benchmarks.peers.environments import HERE, NotInstalled
 from benchmarks.peers.loads import RATES, STREAMS, WORDS, Load, play
 from benchmarks.report import report
@@ -64,16 +63,20 @@ _SCRIPT = re.compile(rb'"EVALSHA" "(\w+)"')
 
 
 PARTS = FIRST, FLOOR, PROFILING = "first-tokens", "floor", "profile"
+HTTP = "HTTP"
 PROFILED = (
     (STREAMS[1], "Generate"),
     (STREAMS[3], "Generate"),
     (STREAMS[3], "GenerateMany"),
+    (STREAMS[1], HTTP),
+    (STREAMS[3], HTTP),
     (RATES[0], "Generate"),
     (RATES[2], "Generate"),
+    (RATES[0], HTTP),
 )
-"""Loads, and the call over which the router is asked."""
+"""Loads, and the call over which the router is asked; over HTTP the gateway is profiled as well."""
 Profiles = dict[Load, dict[str, Profile]]
-"""By load and call."""
+"""By load, and by call and process."""
 Floors = dict[Load, list[float]]
 """Processor time of the empty server for a token or a request, in µs or ms, for each seed."""
 
@@ -209,18 +212,27 @@ async def _floors(seeds: Sequence[int]) -> Floors:
 
 async def _profiles(model: Path, seeds: Sequence[int]) -> Profiles:
     profiles: Profiles = {}
-    async with Fleet(FleetSpec(model=model, timed=PROFILE)) as fleet, AsyncExitStack() as stack:
-        pid, address, arms = fleet.process("router-0").pid, fleet.router_addresses[0], {}
-        for call, kind in (("Generate", GrpcTransport), ("GenerateMany", MultiplexedTransport)):
-            transport = await stack.enter_async_context(_transport(kind, address))
-            arms[call] = Arm(call, {"router": pid}, partial(by_grpc, transport))
-            await play(arms[call], STREAMS[1], 0)
+    async with baton(model) as every_arm:
+        arms = dict(zip(("Generate", "GenerateMany", HTTP), every_arm, strict=True))
+        for arm in arms.values():
+            await play(arm, STREAMS[1], 0)
         for seed in tracked(seeds, "profiles"):
             for load, call in PROFILED:
-                async with profiled(pid, HERE) as profile:
-                    run = await play(arms[call], load, seed)
-                profile.num_units = len(run.ttft_ms) * (load.num_tokens if load.is_streams else 1)
-                profiles.setdefault(load, {}).setdefault(call, Profile()).add(profile)
+                for process, profile in (await _profile(arms[call], load, seed)).items():
+                    by_call = profiles.setdefault(load, {})
+                    by_call.setdefault(f"{call}, {process}", Profile()).add(profile)
+    return profiles
+
+
+async def _profile(arm: Arm, load: Load, seed: int) -> dict[str, Profile]:
+    """Return a profile of each process between client and workers while a load is played."""
+    async with AsyncExitStack() as stack:
+        profiles = {
+            process: await stack.enter_async_context(profiled(pid, HERE)) for process, pid in arm.pids.items()
+        }
+        run = await play(arm, load, seed)
+    for profile in profiles.values():
+        profile.num_units = len(run.ttft_ms) * (load.num_tokens if load.is_streams else 1)
     return profiles
 
 
@@ -397,7 +409,7 @@ Columns = Sequence[tuple[Load, str, Profile]]
 
 
 def _parts_table(unit: str, spec: str, scale: float, columns: Columns) -> str:
-    """Return what each part takes of each load, and what the router takes in all."""
+    """Return what each part takes of each load, and what the process takes in all."""
     shares = [profile.parts() for _, _, profile in columns]
     whole = [scale * profile.cpu_s / profile.num_units for _, _, profile in columns]
     parts = sorted(
@@ -414,7 +426,7 @@ def _parts_table(unit: str, spec: str, scale: float, columns: Columns) -> str:
         )
         for part in parts
     ]
-    rows.append(("the router", *(f"{cost:{spec}}" for cost in whole)))
+    rows.append(("the process", *(f"{cost:{spec}}" for cost in whole)))
     rows.append(("samples", *(f"{profile.num_samples}" for _, _, profile in columns)))
     return markdown((unit, *(f"{load.name}, {call}" for load, call, _ in columns)), rows)
 

@@ -1,4 +1,4 @@
-"""Sample what a router does, and say to which part of a request's path each sample belongs.
+"""Sample what a router or a gateway does, and say to which part of a request's path each sample belongs.
 
 py-spy looks many times a second for the thread that holds the interpreter's lock, and reads its stack. What
 an extension does meanwhile counts as the Python function that called it. gRPC has threads of its own; the
@@ -41,6 +41,13 @@ PARTS: dict[str, tuple[str, ...]] = {
     "decisions": ("(/router/core/", "(/scheduling/"),
     "decisions carried out": ("(/router/links/shell.py",),
     "metrics": ("(/router/links/metrics.py", "/prometheus_client/"),
+    "tokens to HTTP callers": ("(/gateway/serving/direct.py", "write_now (/gateway/serving/streaming.py"),
+    "messages of routers": (
+        *("_read (/baton/wire/many.py", "_hear (/baton/wire/many.py", "_parts_of (/baton/wire/many.py"),
+        *("_rows_in (/baton/wire/many.py", "(/baton/stream.py"),
+    ),
+    "HTTP requests": ("(/gateway/", "/uvicorn/", "/starlette/", "/fastapi/", "/pydantic"),
+    "requests to routers": ("(/baton/",),
 }
 """Each part of the path, and texts of which its frames have one. A sample belongs to the part of its
 innermost frame that has a part; a frame to the first of its parts. Conversions have none: they belong to what
@@ -170,7 +177,7 @@ async def _begun(process: asyncio.subprocess.Process) -> None:
         while b"Sampling process" not in output:
             piece = await process.stdout.readline()
             if not piece:
-                raise NotInstalled(f"py-spy cannot look into the router: {output.decode().strip()[-300:]}")
+                raise NotInstalled(f"py-spy cannot look into the process: {output.decode().strip()[-300:]}")
             output += piece
 
 

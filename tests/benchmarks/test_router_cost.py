@@ -50,6 +50,10 @@ def profile() -> Profile:
         ([HITS, "f (/scheduling/memory/block_hash.py)"], "requests of clients"),
         (["f (/v/grpc/_cython/cygrpc.so)", "sendmsg (libc.so.6)"], GRPC),
         (["run_forever (/v/uvloop/loop.so)", "epoll_wait (libc.so.6)"], ELSE),
+        (["_read (/baton/wire/many.py)", "take (/gateway/serving/direct.py)"], "tokens to HTTP callers"),
+        (["_read (/baton/wire/many.py)", "_rows_in (/baton/wire/many.py)"], "messages of routers"),
+        (["_generate (/baton/wire/many.py)", "f (/baton/wire/convert.py)"], "requests to routers"),
+        (["chat (/gateway/openai/chat.py)", "f (/v/pydantic/main.py)"], "HTTP requests"),
     ],
 )
 def test_a_sample_belongs_to_its_innermost_part(frames: list[str], part: str) -> None:
@@ -100,6 +104,6 @@ def test_costs_are_by_token_or_by_request_and_first_tokens_by_pair() -> None:
     assert "| enqueue | 1.00 |" in redis.markdown()
     assert "| renew | 0.50 |" in redis.markdown()
     assert "| decisions | 7500.0 (38%) |" in streams.markdown()
-    assert "| the router | 20.00 |" in requests.markdown()
+    assert "| the process | 20.00 |" in requests.markdown()
     assert "| 16 × 400 tokens | 25.0 (20.0 – 30.0) |" in streams.markdown()
     assert "| 50 a second, 35 words | 1.50 |" in requests.markdown()
