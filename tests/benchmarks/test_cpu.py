@@ -122,7 +122,7 @@ def test_every_arm_has_a_name_of_its_own_and_baton_comes_first() -> None:
         assert first.is_own, form
 
 
-def test_outputs_that_llama_cpp_rotates_together_are_neighbours_in_its_file() -> None:
+def test_rows_of_queries_and_keys_have_the_order_of_llama_cpp() -> None:
     # Two heads of four rows: those of i and i + 2 belong together.
     rows = np.array([0, 1, 2, 3, 10, 11, 12, 13])[:, None]
     assert interleaved(rows, 2)[:, 0].tolist() == [0, 2, 1, 3, 10, 12, 11, 13]

@@ -75,10 +75,10 @@ def rounded(model: Any, quantisation: str) -> Any:
     from engine.model.quantised.rounding import quantise_ends, quantise_linears  # noqa: PLC0415
     from engine.model.quantised.whole_linears import GroupedLinear, WholeLinear  # noqa: PLC0415
 
-    kept = Quantisation(quantisation)
+    setting = Quantisation(quantisation)
     cpu = torch.device("cpu")
-    quantise_linears(model, kept.weights, cpu)
-    if kept.logits:
+    quantise_linears(model, setting.weights, cpu)
+    if setting.logits:
         quantise_ends(model, cpu)
     model = model.float()
     for name, layer in list(model.named_modules()):
