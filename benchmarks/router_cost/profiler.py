@@ -43,8 +43,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "metrics": ("(/router/links/metrics.py", "/prometheus_client/"),
     "tokens to HTTP callers": ("(/gateway/serving/direct.py", "write_now (/gateway/serving/streaming.py"),
     "messages of routers": (
-        *("_read (/baton/wire/many.py", "_hear (/baton/wire/many.py", "_parts_of (/baton/wire/many.py"),
-        *("_rows_in (/baton/wire/many.py", "(/baton/stream.py"),
+        *("_read (/baton/wire/many.py", "_hear (/baton/wire/many.py", "(/baton/wire/rows.py"),
+        "(/baton/stream.py",
     ),
     "HTTP requests": ("(/gateway/", "/uvicorn/", "/starlette/", "/fastapi/", "/pydantic"),
     "requests to routers": ("(/baton/",),

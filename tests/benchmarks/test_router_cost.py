@@ -51,7 +51,7 @@ def profile() -> Profile:
         (["f (/v/grpc/_cython/cygrpc.so)", "sendmsg (libc.so.6)"], GRPC),
         (["run_forever (/v/uvloop/loop.so)", "epoll_wait (libc.so.6)"], ELSE),
         (["_read (/baton/wire/many.py)", "take (/gateway/serving/direct.py)"], "tokens to HTTP callers"),
-        (["_read (/baton/wire/many.py)", "_rows_in (/baton/wire/many.py)"], "messages of routers"),
+        (["_read (/baton/wire/many.py)", "_rows_in (/baton/wire/rows.py)"], "messages of routers"),
         (["_generate (/baton/wire/many.py)", "f (/baton/wire/convert.py)"], "requests to routers"),
         (["chat (/gateway/openai/chat.py)", "f (/v/pydantic/main.py)"], "HTTP requests"),
     ],

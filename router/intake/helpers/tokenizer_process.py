@@ -103,7 +103,8 @@ def encode_words(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
 
 
 def encode_chat(chat: Conversation, has_format: bool, most_bytes: int | None, tenant: str) -> EncodedPrompt:
-    assert _encoder is not None, "checked before"
+    ready()
+    assert _encoder is not None, "the pool has a template"
     return _encoder.encode(chat, has_format=has_format, most_bytes=most_bytes, tenant=tenant)
 
 
