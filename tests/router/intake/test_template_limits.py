@@ -133,7 +133,12 @@ async def test_a_text_that_hangs_is_no_sign_of_work(
         assert pool.works
 
 
-async def test_a_chat_says_that_its_template_does_not_compile(facts: ModelFacts) -> None:
-    async with pool_with(facts, "{% if %}") as pool:
-        with pytest.raises(FileUnusable, match="cannot be compiled"):
+async def test_a_chat_names_what_its_process_could_not_read(tmp_path: Path) -> None:
+    broken = tmp_path / "tokenizer.json"
+    broken.write_text("{}")
+    pool = TokenizerPool(broken, 1, ChatTemplate(GUARDED, {}))
+    try:
+        with pytest.raises(FileUnusable, match=r"tokenizer\.json"):
             await pool.encode_chat(HARMLESS)
+    finally:
+        pool.close()
