@@ -79,6 +79,9 @@ COMMANDS: dict[str, Command] = {
     "core-decisions": Command(
         "costs.core_decisions", "how long the router's core takes to decide", has_model=False
     ),
+    "token-path": Command(
+        "costs.token_path", "what each piece of code on a token's way takes", has_model=False
+    ),
 }
 
 

@@ -19,7 +19,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "deploy": {"baton", "runtime"},
     "sim": {"engine", "router", "runtime", "scheduling"},
     # Measurements look at every part.
-    "benchmarks": {"baton", "engine", "kernels", "router", "runtime", "scheduling", "sim", "worker"},
+    "benchmarks": {
+        "baton",
+        "engine",
+        "gateway",
+        "kernels",
+        "router",
+        "runtime",
+        "scheduling",
+        "sim",
+        "worker",
+    },
     "tools": {
         "baton",
         "benchmarks",
@@ -159,6 +169,7 @@ IMPURE = {
 
 # Besides every __main__.py, *service.py and convert*.py: the files that speak a stub themselves.
 CONTRACT_EDGES: dict[str, str] = {
+    "benchmarks/costs/token_path.py": "times what is read from messages and written to them",
     "baton/async_client.py": "calls the public stubs",
     "baton/fleet/joining.py": "asks a started router whether all workers have joined",
     "baton/wire/many.py": "holds the GenerateMany calls that generations share",
