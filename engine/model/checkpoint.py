@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelRefused
-from engine.model.quantised.gguf_file import gguf_model, is_gguf
+from engine.model.quantised.gguf_file import has_gguf, read_gguf
 from gguf_model.folder import WEIGHTS
 from model_output.text.model_files import FileUnusable, eos_token_ids, read_object, read_tokenizer
 
@@ -18,8 +18,8 @@ MAX_HEADER_BYTES = 100 << 20
 
 def check_weights(directory: Path) -> None:
     """Refuse a directory whose safetensors files are missing or end too early."""
-    if is_gguf(directory):
-        gguf_model(directory)  # its tensors lie within the file
+    if has_gguf(directory):
+        read_gguf(directory)  # its tensors lie within the file
         return
     for path in weight_files(directory):
         if not path.is_file():
@@ -66,7 +66,7 @@ def stated_ends(directory: Path, vocab_size: int) -> tuple[int, ...]:
 
 def weight_files(directory: Path) -> list[Path]:
     """Return the files with the weights, in order; others, such as another format's, are left alone."""
-    if is_gguf(directory):
+    if has_gguf(directory):
         return [directory / WEIGHTS]
     index = directory / "model.safetensors.index.json"
     if not os.path.lexists(index):

@@ -38,7 +38,7 @@ from engine.model.parallel.cutting import Cuts, cut
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import LayerCut, Stage, cut_layers
 from engine.model.quantised import gguf_weights
-from engine.model.quantised.gguf_file import is_gguf
+from engine.model.quantised.gguf_file import has_gguf
 from engine.model.quantised.kept_numbers import KeptNumbers, KeptOf, loader_of_the_rest, put_back, rounded
 from engine.model.quantised.quantisation import Quantisation
 from engine.model.quantised.rounding import Quantised, quantise_ends, quantise_linears, quantised_of
@@ -361,7 +361,7 @@ def _read_module(
         model_class: Any = library.AutoModelForCausalLM
         arguments: dict[str, Any] = {}
         folder: Path | None = directory
-        if is_gguf(directory):
+        if has_gguf(directory):
             folder, (model_class, arguments) = None, gguf_weights.loader(directory)
         elif config.get("quantization_config"):
             model_class, arguments = loader(directory, config, tensor_shapes(directory))

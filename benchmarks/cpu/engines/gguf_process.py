@@ -39,7 +39,6 @@ def write(model_dir: str, file: str, form: str) -> None:
                 kind = gguf.GGMLQuantizationType[_form_of(name, weight.ndim, form)]
                 target = names.get_name(name, try_suffixes=(".weight",))
                 assert target is not None, f"{name} is no tensor of a Llama"
-                assert target is not None, f"{name} has a name in GGUF files"
                 writer.add_tensor(target, gguf.quantize(weight, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

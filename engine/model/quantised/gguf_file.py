@@ -11,12 +11,12 @@ from gguf_model.folder import WEIGHTS
 from gguf_model.header import read_header
 
 
-def is_gguf(directory: Path) -> bool:
+def has_gguf(directory: Path) -> bool:
     """Return whether a checkpoint's folder has its weights in a GGUF file."""
     return (directory / WEIGHTS).is_file()
 
 
-def gguf_model(directory: Path) -> GgufModel:
+def read_gguf(directory: Path) -> GgufModel:
     """Return what the file in a folder says of itself. Raises ModelRefused."""
     try:
         return read_model(read_header(directory / WEIGHTS))

@@ -7,7 +7,6 @@ they are used, and those of floats that have the model's dtype are shared by the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,15 @@ from torch import Tensor, nn
 
 from engine.errors import ModelRefused
 from engine.model.quantised.gguf_blocks import groups_of
-from engine.model.quantised.gguf_file import gguf_model
+from engine.model.quantised.gguf_file import read_gguf
+from engine.model.quantised.stored_linears import with_layers_replaced
 from engine.model.quantised.whole_linears import GroupedEmbedding, GroupedLinear
 from gguf_model.architectures import GgufModel, Target
 from gguf_model.header import TensorPlace
 from gguf_model.tensor_types import TensorType
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_BLOCKS, _EMBEDDING = "blocks", "model.embed_tokens"
+_BLOCKS, _EMBEDDING, _HEAD = "blocks", "model.embed_tokens", "lm_head"
 
 
 class StoredBlocks(nn.Module):
@@ -58,7 +58,7 @@ def loader(directory: Path) -> tuple[Any, dict[str, Any]]:
     The class takes None in place of a folder.
     """
     library: Any = transformers
-    file = gguf_model(directory)
+    file = read_gguf(directory)
     stock = library.AutoConfig.from_pretrained(directory, local_files_only=True)
     if hasattr(stock, "quantization_config"):
         del stock.quantization_config
@@ -66,36 +66,22 @@ def loader(directory: Path) -> tuple[Any, dict[str, Any]]:
     kinds = {target.name: file.header.tensors[name].type for name, target in file.targets.items()}
     stored = {name.removesuffix(".weight"): kind for name, kind in kinds.items() if not kind.is_float}
     tensors = _tensors(file)
+    names = list(stored)
     if stock.tie_word_embeddings and _EMBEDDING in stored:
         # transformers would look for a weight to share.
         stock.tie_word_embeddings = False
-        tensors[f"lm_head.{_BLOCKS}"] = tensors[f"{_EMBEDDING}.{_BLOCKS}"]
-        return _with_stored_blocks(model_class, stored, is_tied=True), {
-            "config": stock,
-            "state_dict": tensors,
-        }
-    return _with_stored_blocks(model_class, stored, is_tied=False), {"config": stock, "state_dict": tensors}
+        tensors[f"{_HEAD}.{_BLOCKS}"] = tensors[f"{_EMBEDDING}.{_BLOCKS}"]
+        names.append(_HEAD)
 
+    def blocks(model: nn.Module, name: str) -> nn.Module:
+        if name not in stored:
+            return model.get_submodule(_EMBEDDING)  # the head has those of the embedding
+        module = model.get_submodule(name)
+        if not isinstance(module, nn.Linear | nn.Embedding):
+            raise TypeError(f"{name} is quantised but neither a linear layer nor an embedding")
+        return StoredBlocks(module, stored[name])
 
-def _with_stored_blocks(model_class: Any, stored: Mapping[str, TensorType], *, is_tied: bool) -> Any:
-    """Return a subclass whose models have StoredBlocks in the place of these modules.
-
-    If `is_tied`, the one of the embedding is that of the head too.
-    """
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        model_class.__init__(self, *args, **kwargs)
-        for name, kind in stored.items():
-            module = self.get_submodule(name)
-            if not isinstance(module, nn.Linear | nn.Embedding):
-                raise TypeError(f"{name} is quantised but neither a linear layer nor an embedding")
-            self.set_submodule(name, StoredBlocks(module, kind))
-        if is_tied:
-            self.lm_head = self.get_submodule(_EMBEDDING)
-
-    return type(
-        model_class.__name__, (model_class,), {"__init__": init, "__module__": model_class.__module__}
-    )
+    return with_layers_replaced(model_class, names, blocks), {"config": stock, "state_dict": tensors}
 
 
 def _tensors(file: GgufModel) -> dict[str, Tensor]:

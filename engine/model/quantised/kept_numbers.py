@@ -55,7 +55,7 @@ def loader_of_the_rest(directory: Path, names: Collection[str]) -> tuple[Any, di
     library: Any = transformers
     config = library.AutoConfig.from_pretrained(directory, local_files_only=True)
     model_class = library.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    loaded = with_layers_replaced(model_class, names, lambda _, linear: BiasOnly(linear))
+    loaded = with_layers_replaced(model_class, names, lambda model, name: BiasOnly(model.get_submodule(name)))
     # transformers would report each of the weights that it leaves out.
     known = getattr(model_class, "_keys_to_ignore_on_load_unexpected", None) or ()
     loaded._keys_to_ignore_on_load_unexpected = [*known, r"\.weight$"]  # noqa: SLF001 -- how transformers names it

@@ -185,7 +185,8 @@ def loader(directory: Path, config: Mapping[str, Any], shapes: Shapes) -> tuple[
     found = config["quantization_config"]
     layers, dtype_of = stored_layers(shapes), _dtypes(found)
 
-    def stored(name: str, linear: nn.Module) -> StoredLinear:
+    def stored(model: nn.Module, name: str) -> StoredLinear:
+        linear = model.get_submodule(name)
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"{name} is quantised but not a linear layer")
         own = {leaf: (shape, dtype_of(leaf)) for leaf, shape in layers[name].items()}
@@ -195,9 +196,11 @@ def loader(directory: Path, config: Mapping[str, Any], shapes: Shapes) -> tuple[
 
 
 def with_layers_replaced(
-    model_class: Any, names: Collection[str], replace: Callable[[str, nn.Module], nn.Module]
+    model_class: Any, names: Collection[str], replace: Callable[[nn.Module, str], nn.Module]
 ) -> Any:
     """Return a subclass whose models have what `replace` returns in the place of each of these layers.
+
+    It gets the model and the layer's name, one after the other.
 
     They are replaced while the model is constructed, so no float weights are allocated for them.
     """
@@ -205,7 +208,7 @@ def with_layers_replaced(
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         model_class.__init__(self, *args, **kwargs)
         for name in names:
-            self.set_submodule(name, replace(name, self.get_submodule(name)))
+            self.set_submodule(name, replace(self, name))
 
     return type(
         model_class.__name__, (model_class,), {"__init__": init, "__module__": model_class.__module__}
