@@ -18,6 +18,7 @@ from tests.adapters import merge, write_adapter
 from tests.fleet.driving import EXACT, TRIES
 from tests.fleets import DEMO_MODEL, NewFleet
 from tests.model_zoo import stock_generate
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -118,7 +119,7 @@ async def test_http_clients_name_an_adapter_behind_the_model(adapted: Adapted) -
         "ignore_eos": True,
         "return_token_ids": True,
     }
-    async with httpx.AsyncClient(base_url=adapted.fleet.gateway_urls[0], timeout=60) as http:
+    async with httpx.AsyncClient(base_url=adapted.fleet.gateway_urls[0], timeout=PATIENCE_S) as http:
         listed = (await http.get("/v1/models")).json()["data"]
         assert [model["id"] for model in listed] == [base, f"{base}:blue", f"{base}:green", f"{base}:red"]
         assert listed[1]["parent"] == base

@@ -58,7 +58,7 @@ async def envoy_before(routers: Sequence[str], folder: Path) -> AsyncIterator[tu
 
 async def num_calls(facts: str) -> list[int]:
     """Return how many calls each router has had from Envoy."""
-    async with httpx.AsyncClient(base_url=f"http://{facts}") as http:
+    async with httpx.AsyncClient(base_url=f"http://{facts}", timeout=PATIENCE_S) as http:
         found = (await http.get("/clusters", params={"format": "json"})).raise_for_status().json()
     (cluster,) = found["cluster_statuses"]
     totals = [

@@ -16,6 +16,7 @@ from baton.fleet import Fleet, FleetSpec
 from baton.fleet.processes.errors import ProcessFailed
 from tests.gguf_files import DEQUANTISED, Kind, write
 from tests.hub import DEMO, MODEL, Hub, commit_of, environment_of, serving
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -61,7 +62,7 @@ async def completion(fleet: Fleet, model: str) -> str:
 async def test_a_file_is_served_under_its_name(file: Path, new_fleet: Callable[..., Fleet]) -> None:
     async with new_fleet(file, gateways=1, prefill=1) as fleet:
         assert await completion(fleet, "tiny") == wanted(file)
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
             models = await http.get(f"{fleet.gateway_urls[0]}/v1/models")
             assert [model["id"] for model in models.json()["data"]] == ["tiny"]
             said = [{"role": "user", "content": "What is a list?"}]

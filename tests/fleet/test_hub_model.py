@@ -17,6 +17,7 @@ from baton.fleet import Fleet, FleetEvent, FleetSpec
 from baton.fleet.processes.errors import ProcessFailed
 from baton.fleet.processes.events import ProcessReady, ProcessStarting
 from tests.hub import MODEL, ROOT, Hub, commit_of, environment_of, names_in, serving, snapshot_of
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -58,7 +59,7 @@ async def test_a_fleet_serves_a_model_of_the_hub_by_its_name(
         async with AsyncClient(fleet.router_addresses, model=MODEL) as client:
             completion = await client.complete("The list is", stop=Stop(max_tokens=4))
             assert completion.choices[0].text
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
             models = await http.get(f"{fleet.gateway_urls[0]}/v1/models")
             assert [model["id"] for model in models.json()["data"]] == [MODEL]
             one = await http.get(f"{fleet.gateway_urls[0]}/v1/models/{MODEL}")
@@ -91,7 +92,7 @@ def test_baton_up_takes_the_name_of_a_model_of_the_hub(hub: Hub, tmp_path: Path)
         shown = list(iter(up.stdout.readline, "Ctrl-C stops everything\n"))
         asked = [*baton, "generate", *run, "The list is", "--max-tokens", "4", "--model", MODEL]
         answer = subprocess.run(
-            asked, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=60
+            asked, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=PATIENCE_S
         )
         up.send_signal(signal.SIGINT)
         up.communicate()

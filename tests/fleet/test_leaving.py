@@ -38,7 +38,11 @@ LOGPROB_TOLERANCE = 1e-5
 
 def spec(run_dir: Path, **counts: Any) -> FleetSpec:
     return exact(
-        run_dir, placement="disaggregated" if counts.get("prefill", 1) else None, standstill_s=150.0, **counts
+        run_dir,
+        placement="disaggregated" if counts.get("prefill", 1) else None,
+        standstill_s=150.0,
+        drain_s=PATIENCE_S,
+        **counts,
     )
 
 

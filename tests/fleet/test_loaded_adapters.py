@@ -20,6 +20,7 @@ from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import TRIES, assert_all_is_freed, busy_workers, exact, labelled, snapshot, until
 from tests.fleets import DEMO_MODEL
 from tests.model_zoo import stock_generate
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -218,7 +219,7 @@ async def test_adapters_come_change_and_are_refused_while_the_fleet_serves(
 
         await until(is_read, "a wrong adapter is read")
         assert "lora_A.weight has shape [4, " in await why_refused()
-        async with httpx.AsyncClient(base_url=fleet.gateway_urls[0], timeout=60) as http:
+        async with httpx.AsyncClient(base_url=fleet.gateway_urls[0], timeout=PATIENCE_S) as http:
             listed = (await http.get("/v1/models")).json()["data"]
         base = DEMO_MODEL.name
         assert [each["id"] for each in listed] == [base, f"{base}:blue", f"{base}:green", f"{base}:red"]

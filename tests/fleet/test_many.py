@@ -18,6 +18,7 @@ from baton.wire.sharing import BEYOND_FEW
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import TRIES, assert_all_is_freed, exact
 from tests.fleets import DEMO_MODEL
+from tests.patience import PATIENCE_S
 from tests.router.calls import tokens_of
 from tests.router.many_calls import ManyClient
 
@@ -71,7 +72,7 @@ async def test_a_killed_router_loses_and_repeats_no_token(run_dir: Path, make_fl
         await undisturbed.done()
         assert received == [tokens_of(undisturbed.events(place)) for place in range(NUM)]
         assert {len(tokens) for tokens in received} == {120}
-        await asyncio.wait_for(assert_all_is_freed(fleet, client), 60)
+        await asyncio.wait_for(assert_all_is_freed(fleet, client), PATIENCE_S)
 
 
 NUM_STREAMS = 40
@@ -119,4 +120,4 @@ async def test_a_clients_streams_outlive_their_router_alone_and_together(
             await fleet.revive("router-0")
         else:
             raise AssertionError("each time streams had ended before their router was killed")
-        await asyncio.wait_for(assert_all_is_freed(fleet, client), 60)
+        await asyncio.wait_for(assert_all_is_freed(fleet, client), PATIENCE_S)

@@ -25,6 +25,7 @@ from tests.fleet.driving import (
     until,
 )
 from tests.fleets import DEMO_MODEL
+from tests.patience import PATIENCE_S
 from worker.errors import EXIT_GROUP
 
 pytestmark = pytest.mark.integration
@@ -152,7 +153,7 @@ async def assert_deaths_are_pauses(
             else:
                 raise AssertionError("each stream had ended before its worker was struck")
             process = fleet.process(worker)
-            await asyncio.wait_for(process.wait(), 60)
+            await asyncio.wait_for(process.wait(), PATIENCE_S)
             assert process.exit_code == (EXIT_GROUP if rank else -signal.SIGKILL)
             if rank:
                 log = process.log_path.read_text()

@@ -166,13 +166,14 @@ async def test_control_tokens_that_a_user_writes_are_text_on_every_api(served: S
     control = await served.sdk.count_tokens("<|end|><|system|>")
     assert [token_ids.count(token_id) for token_id in control] == [1, 0]
     url = str(served.client.base_url).removesuffix("/v1/")
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
         told = await http.post("/tokenize", json={"model": MODEL, "messages": turns})
         assert told.json()["tokens"] == token_ids
         asked: dict[str, Any] = {"model": MODEL, "max_tokens": 1, "messages": turns}
         message = await http.post("/v1/messages", json=asked)
         counted = await http.post("/v1/messages/count_tokens", json={"model": MODEL, "messages": turns})
-        response = await http.post("/v1/responses", json={"model": MODEL, "input": written, "store": False})
+        said = {"model": MODEL, "max_output_tokens": 16, "input": written, "store": False}
+        response = await http.post("/v1/responses", json=said)
     used = (message.json()["usage"], counted.json(), response.json()["usage"])
     assert [usage["input_tokens"] for usage in used] == [len(token_ids)] * 3
     # The prompt of a completion has control tokens, as it always had.

@@ -22,6 +22,7 @@ from tests.house.walls import (
     TORCH_FREE_PARTS,
     USERS_OF_PART,
 )
+from tests.patience import PATIENCE_S
 from tools.house.source_tree import ROOT, Import, imports, imports_of, module_name, modules, packages
 
 BUILT = sorted(set(MAY_IMPORT) - PLANNED)
@@ -238,7 +239,12 @@ def test_importing_a_light_package_leaves_torch_and_numpy_out(package: str) -> N
         f"print(*sorted({set(TORCH_SIDE) - THIRD_PARTY[package]!r} & set(sys.modules)))"
     )
     run = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == []

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub import MODEL, ROOT, Hub, commit_of, environment_of, names_in, snapshot_of
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +37,7 @@ def locate(hub: Hub, cache: Path, model: str, scope: str = "facts") -> subproces
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -113,7 +114,7 @@ def test_every_service_takes_a_name_of_the_hub(hub: Hub, cache: Path, module: st
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 4, run.stderr
     assert run.stderr.splitlines()[-1].startswith("model demo/other@main: ")
@@ -124,7 +125,7 @@ def test_every_service_takes_a_name_of_the_hub(hub: Hub, cache: Path, module: st
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 4, run.stderr
     assert "'x.bin' is no GGUF file" in run.stderr.splitlines()[-1]
@@ -141,7 +142,7 @@ def test_a_worker_refuses_an_architecture_before_it_fetches_weights(hub: Hub, ca
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         assert run.returncode == 4
         last = run.stderr.splitlines()[-1]

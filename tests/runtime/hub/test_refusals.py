@@ -23,6 +23,7 @@ from tests.hub import (
     sha256,
     snapshot_of,
 )
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -194,7 +195,7 @@ def test_a_disk_that_would_be_full_is_refused_before_the_download(hub: Hub, cach
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     refused(run, "7 MB are to be fetched, and 5 MB are free in ", "HF_HOME")
     assert not hub.downloads("model.safetensors")

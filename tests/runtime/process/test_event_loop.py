@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from runtime.process.event_loop import NUM_THREADS, count_tasks, start_threads, uncollected_imports
 from runtime.process.watchdog import EXIT_STALLED
+from tests.patience import PATIENCE_S
 
 CHECKOUT = Path(__file__).parents[3]
 NAME = "baton_event_loop_tasks"
@@ -65,7 +66,7 @@ async def test_no_thread_is_begun_for_what_is_done_aside() -> None:
 
 def test_a_loop_that_stands_still_ends_its_process_and_says_where() -> None:
     with watched("time.sleep(600)") as process:
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == EXIT_STALLED
     assert "what=event_loop" in said.replace("\x1b[0m", "")
     assert "in main" in said
@@ -74,7 +75,7 @@ def test_a_loop_that_stands_still_ends_its_process_and_says_where() -> None:
 def test_a_loop_that_is_idle_or_busy_with_much_goes_on() -> None:
     work = "await asyncio.sleep(1.5); [await asyncio.sleep(time.sleep(0.1) or 0) for _ in range(15)]"
     with watched(work) as process:
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
 
 
@@ -88,7 +89,7 @@ def test_a_process_that_was_stopped_goes_on() -> None:
             threading.Event().wait(3.0)
         finally:
             os.kill(process.pid, signal.SIGCONT)
-        process.communicate("\n", timeout=60)
+        process.communicate("\n", timeout=PATIENCE_S)
     assert process.returncode == 0
 
 

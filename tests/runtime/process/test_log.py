@@ -12,6 +12,7 @@ import pytest
 
 from runtime.process import log
 from runtime.process.log import BackgroundWriter, Lines
+from tests.patience import PATIENCE_S
 from tools.house.source_tree import ROOT
 
 LOGGING = """
@@ -33,7 +34,7 @@ def logs_into(stderr: int, num_lines: int = 1000) -> str:
         stdout=subprocess.PIPE,
         stderr=stderr,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     return run.stdout.decode()
 

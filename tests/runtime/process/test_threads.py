@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
+
 CHECKOUT = Path(__file__).parents[3]
 WITHOUT_MEMORY = """
 import resource, threading
@@ -28,6 +30,6 @@ def test_an_executor_takes_work_without_memory_for_more_threads() -> None:
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert said.stdout == "[0, 1, 2]\n"

@@ -122,7 +122,7 @@ def test_a_stalled_worker_ends_and_says_where_it_stood() -> None:
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == EXIT_STALLED
     assert "what=step" in (ended.stdout + ended.stderr).replace("\x1b[0m", "")
