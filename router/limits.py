@@ -13,6 +13,8 @@ from runtime.settings import check_least
 MAX_WAITING_BYTES = 64 << 20
 MAX_UNTAKEN_CALLS = 10_240
 """Calls that have arrived and that the event loop has not taken yet: at most 64 KiB of a request each."""
+MAX_UNTAKEN_S = 600
+"""How long they may wait for it. After that, by default 30 s, gRPC cancels them without a reason."""
 MIN_PING_INTERVAL_MS = 5_000
 """A connection ends after three pings at shorter intervals."""
 
@@ -54,6 +56,7 @@ class Limits:
             # does so at random, and 3000: a burst exceeds them while the event loop takes call by call.
             ("grpc.server.max_pending_requests", MAX_UNTAKEN_CALLS),
             ("grpc.server.max_pending_requests_hard_limit", MAX_UNTAKEN_CALLS),
+            ("grpc.server_max_unrequested_time_in_server", MAX_UNTAKEN_S),
             # This counts ended calls that are not yet freed, too, so it refuses calls of a client that keeps
             # to `max_streams`. What can wait is bounded above.
             ("grpc.http.overload_protection", 0),
