@@ -17,6 +17,7 @@ import dataclasses
 import os
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 
 import grpc.aio
@@ -105,6 +106,10 @@ async def _serve_with(
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)
     shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder, tls, service.model_commit)
+    metrics.add_waiting(partial(len, shell.core.state.waiting))
+    metrics.add_gen_ai_names(facts.name)
+    if service.metric_names == "vllm":
+        metrics.add_vllm_names(facts.name)
     auth = None if config.door is None else Auth(config.door, store)
     server = grpc.aio.server(
         interceptors=_interceptors(auth, metrics),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.hub.names import HubModel, model_path
+from runtime.process.metric_names import METRIC_NAMES
 from runtime.security.settings import Security, add_security_flags, security_of
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -45,6 +46,8 @@ class ServiceSettings:
     model: Path
     """The folder of the checkpoint, once it is found (`runtime.checkpoints`); before, what the flag says."""
     metrics_port: int
+    metric_names: str
+    """One of `METRIC_NAMES`: whose names metrics have besides our own."""
     drain_s: float
     log_level: str
     log_format: str
@@ -125,6 +128,13 @@ def add_service_flags(parser: argparse.ArgumentParser, listen: str, listens: str
     )
     add(
         "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
+    )
+    add(
+        "--metric-names",
+        default=METRIC_NAMES[0],
+        choices=METRIC_NAMES,
+        help="vllm: serve what vLLM's metrics measure under its names as well, for tools that look for them "
+        f"({METRIC_NAMES[0]})",
     )
     add("--drain-s", default=20.0, type=float, metavar="S", help=drains)
     add_log_flags(parser)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from engine.core.report import StepReport
+from runtime.process.metric_names import Renamed, vllm_labels
 from scheduling.cost_model import CostModel
 from scheduling.memory.tiers import Tier
 
@@ -117,6 +118,24 @@ class WorkerMetrics:
             "adapters", "LoRA adapters of --lora-dir, by outcome: loaded, evicted, refused", ["outcome"]
         )
         self.handoffs = self._counter("kv_handoffs", "Handoffs by how they ended", ["outcome"])
+
+    def add_vllm_names(
+        self, model_name: str, block_size: int, num_blocks: int, num_free: Callable[[], int]
+    ) -> None:
+        """Serve what a worker measures under vLLM's names too; its routers serve the rest."""
+        labels, registry = vllm_labels(model_name), self.registry
+        for source, name, documentation in (
+            (self._running, "num_requests_running", "Choices that are decoding"),
+            (self._waiting, "num_requests_waiting", "Choices that wait for prefill or for KV"),
+            (self.preempted, "num_preemptions", "Sequences preempted because KV blocks ran short"),
+        ):
+            registry.register(Renamed(source, f"vllm:{name}", documentation, labels))
+        documentation = "Part of the KV blocks that sequences use, 0 to 1"
+        usage = Gauge("vllm:kv_cache_usage_perc", documentation, tuple(labels), registry=registry)
+        usage.labels(**labels).set_function(lambda: 1 - num_free() / num_blocks)
+        sizes = {"block_size": f"{block_size}", "num_gpu_blocks": f"{num_blocks}"} | labels
+        documentation = "1, with the sizes of the KV cache as labels"
+        Gauge("vllm:cache_config_info", documentation, tuple(sizes), registry=registry).labels(**sizes).set(1)
 
     def observe(self, report: StepReport) -> None:
         if report.step_seconds:

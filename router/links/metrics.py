@@ -8,7 +8,7 @@ met every SLO they stated.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -27,6 +27,7 @@ from router.core.model.actions import (
     RequestShed,
     attained_by,
 )
+from runtime.process.metric_names import Renamed, gen_ai_labels, vllm_labels
 from scheduling.request import FinishReason
 
 NAMESPACE = "baton"
@@ -99,6 +100,7 @@ class RouterMetrics:
         self.loop_errors = counter(
             "loop_errors", "Unexpected errors, by the place that caught them", ["where"]
         )
+        self._waiting = gauge("waiting_requests", "Choices in the fleet's queue that came by this router")
         self.workers = gauge("connected_workers", "Workers whose stream to this router is open")
         self.lost_workers = counter(
             "lost_workers", "Workers lost after they had joined: their stream broke or fell silent"
@@ -113,6 +115,39 @@ class RouterMetrics:
         self.loop_lag = gauge(
             "loop_lag_seconds", "Delay of the event loop, smoothed; above 0.5 new requests are refused"
         )
+
+    def add_waiting(self, num_waiting: Callable[[], int]) -> None:
+        """Read how many wait at each scrape."""
+        self._waiting.set_function(num_waiting)
+
+    def add_gen_ai_names(self, model_name: str) -> None:
+        """Serve what the OpenTelemetry conventions name, under their names too."""
+        labels = gen_ai_labels(model_name)
+        for source, name in (
+            (self.e2e, "request_duration"),
+            (self.ttft, "time_to_first_token"),
+            (self.tpot, "time_per_output_token"),
+        ):
+            self._rename(source, f"gen_ai_server_{name}_seconds", labels)
+
+    def add_vllm_names(self, model_name: str) -> None:
+        """Serve what a router measures under vLLM's names too; its workers serve the rest."""
+        labels = vllm_labels(model_name)
+        for source, name in (
+            (self._waiting, "num_requests_waiting"),
+            (self.relayed, "generation_tokens"),
+            (self.ttft, "time_to_first_token_seconds"),
+            (self.itl, "inter_token_latency_seconds"),
+            (self.tpot, "request_time_per_output_token_seconds"),
+            (self.e2e, "e2e_request_latency_seconds"),
+            (self.queue, "request_queue_time_seconds"),
+        ):
+            self._rename(source, f"vllm:{name}", labels)
+
+    def _rename(self, source: Collector, name: str, labels: dict[str, str]) -> None:
+        [metric] = source.collect()
+        documentation = f"The same as {metric.name}, over all of its labels"
+        self.registry.register(Renamed(source, name, documentation, labels))
 
     def _by_class(self, name: str, documentation: str) -> Histogram:
         return Histogram(

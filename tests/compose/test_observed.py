@@ -33,6 +33,13 @@ def test_every_service_is_scraped(observed: None) -> None:
         time.sleep(0.5)
 
 
+@pytest.mark.parametrize("part", ["router", "gateway", "decode-1", "prefill-1"])
+def test_promtool_accepts_the_metrics_of_every_part(observed: None, part: str) -> None:
+    """Those of others' names, too; vLLM's own have a colon, which promtool objects to."""
+    read = f"wget -q -O- http://{part}:9100/metrics | promtool check metrics"
+    compose("exec", "-T", "prometheus", "sh", "-c", read)
+
+
 def test_every_alert_is_loaded_and_evaluates(observed: None) -> None:
     while True:
         rules = [rule for group in ask("rules")["groups"] for rule in group["rules"]]

@@ -271,7 +271,10 @@ class _Worker:
         )
 
     def _start_metrics(self) -> str:
-        service = self._config.service
+        service, sequences = self._config.service, self._sequences
+        if service.metric_names == "vllm":
+            sizes = self._record.block_size, self._record.num_blocks
+            self._metrics.add_vllm_names(service.model_name, *sizes, lambda: sequences.load.free_blocks)
         server = MetricsServer(service.host, service.metrics_port, self._metrics.registry, service.security)
         self._cleanup.callback(server.stop)
         return server.address
