@@ -33,7 +33,7 @@ def test_a_histogram_is_added_up_over_its_labels(observations: Sequence[tuple[st
         assert abs(sample(registry, "other_seconds_sum") or 0) - sum(s for _, s in observations) < 1e-6
 
 
-def test_counters_and_gauges_keep_their_type_and_are_read_at_each_scrape() -> None:
+def test_counters_and_gauges_keep_their_types() -> None:
     registry = CollectorRegistry()
     counter, gauge = Counter("own", "Own", registry=registry), Gauge("held", "Held", registry=registry)
     for source, name in ((counter, "vllm:others"), (gauge, "vllm:held_now")):
