@@ -110,7 +110,8 @@ def _attach(state: RouterState, session: Session, listener: int, request: Reques
         session.failed_elsewhere = max(session.failed_elsewhere, request.failed_attempts)
         for group in session.groups:
             _count_failures(group, request.failed_attempts)
-        if any(group.failures for group in session.groups):
+        is_later = session.number > request.session and not session.ended
+        if is_later or any(group.failures for group in session.groups):
             recover.tell_failures(state, session, listener)
     if session.ended:
         finish.tell_finished(state, session, finish.outcome_of(session))

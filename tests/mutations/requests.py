@@ -189,6 +189,12 @@ REQUESTS = (
                 "tests/router/core/test_using_an_id_again.py::test_an_id_comes_again_after_it_was_resumed",
             ),
             Guard(
+                "router/core/arrive.py",
+                "session.number > request.session and not session.ended",
+                "False",
+                "tests/router/core/test_using_an_id_again.py::test_an_id_comes_again_after_it_was_resumed",
+            ),
+            Guard(
                 "worker/streams/hub.py",
                 "self._clock() - spec.session_age_seconds",
                 "self._clock()",

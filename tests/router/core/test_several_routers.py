@@ -124,13 +124,14 @@ class Fleet:
         self.num_restarts = 0
 
     def restart(self, number: int) -> None:
-        """A router dies, and another process begins under its id."""
+        """A router dies, so the worker gives up what it ran for it; another process begins under its id."""
         old = self.routers[number]
         self.num_restarts += 1
         new = Router(f"router-{number}", old.now, old.rate, f"{self.num_restarts + 1}")
         new.join("d", "decode")
         self.hub.disconnect(self.links[number])
         self.routers[number], self.links[number] = new, self.hub.connect(f"router-{number}")
+        self.free()
 
     async def _started(self) -> Hub:
         sequences = Sequences(ROOMY)
@@ -199,9 +200,16 @@ class Fleet:
         return client.is_lost or self.routers[client.router].heard[client.listener].over > 0
 
     def free(self) -> None:
-        """The engine frees all blocks: what runs has ended, or was cancelled."""
-        self.hub.on_report(StepReport(ROOMY, freed=list(self.begun.values())))
-        self.begun.clear()
+        """The engine frees the blocks of all that has ended or was cancelled: of what no router lets run."""
+        running = {
+            (number, group.handle)
+            for number, router in enumerate(self.routers)
+            for session in router.core.state.live.values()
+            for group in session.groups
+            if group.phase is Phase.RUNNING
+        }
+        over = [self.begun.pop(name) for name in self.begun.keys() - running]
+        self.hub.on_report(StepReport(ROOMY, freed=over))
 
     # Messages
 

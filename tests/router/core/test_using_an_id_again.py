@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import hypothesis.strategies as st
-from hypothesis import given
+from hypothesis import example, given
 
 from router.core.arrive import find
 from scheduling.request import FinishReason
@@ -14,6 +16,7 @@ from tests.router.scripted_worker import token_at
 FORGOTTEN_S = 63.0
 RATES = (1.0,) * (NUM_ROUTERS + 1)
 USES = 5
+MOMENT_S = 0.01
 
 
 def attempts_of(fleet: Fleet, client: Client) -> int:
@@ -31,6 +34,14 @@ def serve(fleet: Fleet, client: Client) -> None:
     fleet.settle()
     fleet.free()
     assert router.heard[client.listener].ended == {0: FinishReason.EOS}
+
+
+def rest(fleet: Fleet, seconds: float) -> None:
+    """Time passes, and what routers gave up meanwhile is over at the worker before the next call comes."""
+    fleet.wait(seconds)
+    fleet.settle()
+    fleet.free()
+    fleet.wait(MOMENT_S)
 
 
 def test_an_id_is_served_in_one_attempt_however_often_it_comes() -> None:
@@ -55,31 +66,58 @@ def test_a_router_started_again_serves_the_same_ids() -> None:
             fleet.restart(0)
 
 
-USE = st.tuples(st.integers(0, 1), st.integers(0, 3), st.booleans(), st.booleans())
+class Use(NamedTuple):
+    """One use of the id, and what happens to it and after it."""
+
+    number: int
+    """The router that is called."""
+    dies: bool
+    """It dies before a worker has heard of the call, which is resumed."""
+    num_resumes: int
+    restarts: bool
+    """The router that was called is started again after the use."""
+    is_soon: bool
+    """The next use comes while routers know of this one."""
+
+
+USE = st.builds(Use, st.integers(0, 1), st.booleans(), st.integers(0, 3), st.booleans(), st.booleans())
 
 
 @given(st.lists(USE, min_size=1, max_size=6))
-def test_an_id_comes_again_after_it_was_resumed(uses: list[tuple[int, int, bool, bool]]) -> None:
+@example([Use(0, False, 2, False, True), Use(0, True, 0, False, False)]).via("a worker knows session 2")
+@example([Use(1, False, 2, False, True), Use(0, True, 0, False, False)]).via("a router knows session 2")
+@example(
+    [
+        Use(0, False, 2, False, True),
+        Use(1, False, 1, False, True),
+        Use(0, False, 0, True, True),
+        Use(1, False, 1, False, False),
+    ]
+).via("a call joins session 3, and is resumed elsewhere")
+def test_an_id_comes_again_after_it_was_resumed(uses: list[Use]) -> None:
     """Workers, and routers for a minute, remember the later session of an earlier use.
 
     The call that came last is served anyway, also if it is a resumption with a lower session.
     """
     with fleet_of(RATES) as fleet:
-        for number, num_resumes, restarts, is_soon in uses:
+        for number, dies, num_resumes, restarts, is_soon in uses:
             client = fleet.call(number)
+            if dies:
+                fleet.restart(number)
+                rest(fleet, 1.0)
+                fleet.resume(client, 1 - number, is_noticed=False)
             fleet.settle()
             for _ in range(num_resumes):
                 if fleet.is_over(client):
                     break
-                fleet.wait(1.0)
+                rest(fleet, 1.0)
                 fleet.resume(client, 1 - client.router, is_noticed=True)
                 fleet.settle()
             if not fleet.is_over(client):  # else a router that knows the request has replayed it
                 assert fleet.served_in(client) is not None
                 serve(fleet, client)
             assert not client.is_lost
-            fleet.free()
-            fleet.wait(1.0 if is_soon else FORGOTTEN_S)
-            fleet.wait(1.0)
+            rest(fleet, 1.0 if is_soon else FORGOTTEN_S)
+            rest(fleet, 1.0)
             if restarts:
                 fleet.restart(number)
