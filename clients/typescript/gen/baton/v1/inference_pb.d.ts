@@ -924,7 +924,8 @@ export declare const GenerationEventSchema: GenMessage<GenerationEvent>;
 
 /**
  * An attempt has failed and the next one begins; or a failed attempt no longer counts, because its worker turned out
- * to be alive; or the router has taken the request back from an earlier call. Sent to every call of the request.
+ * to be alive; or the router has taken the request back from an earlier call, or a call joins a request that is served
+ * in a later session than its own. Sent to every call of the request.
  *
  * @generated from message baton.v1.Retrying
  */
