@@ -9,8 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.anthropic.convert import generation_of
-from gateway.anthropic.messages import chat_of
+from gateway.anthropic.convert import chat_of, generation_of
 from gateway.anthropic.responses import message_events, message_json
 from gateway.anthropic.schema import CountBody, MessagesBody
 from gateway.serving.bodies import converted, read_body

@@ -6,5 +6,4 @@ In reading order:
   calls too, and names of fields back.
 - `endpoints`: the routes; `responses`: generations, whole or in chunks; `shapes`: a chat's and a text's, and
   what both have: events, finish reasons and usage.
-- `models`: models, tokenize and detokenize.
 """

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from baton import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
-from baton.types import (
-    Grammar,
-    JsonObject,
-    JsonSchema,
-    OneOf,
-    OutputFormat,
-    Regex,
-    Sampling,
-    Stop,
-)
+from baton.types import Grammar, JsonObject, JsonSchema, OneOf, OutputFormat, Regex, Sampling, Stop
 from baton.types.chat import Prompt, ToolChoice
 from baton.wire.fields import shown
 from gateway.openai.schema import (
     ChatBody,
     CompletionBody,
+    Function,
     FunctionTool,
     GenerationBody,
     Message,
     SamplingFields,
     TokenizeBody,
 )
-from gateway.serving.bodies import TEXTS, leave_out, read_part, text_of
+from gateway.serving.bodies import (
+    TEXTS,
+    leave_out,
+    leave_out_obfuscation,
+    leave_out_unless,
+    read_tools,
+    text_of,
+)
 from gateway.serving.errors import invalid, renamed
 from gateway.serving.generations import ID_HEADER, Generation, seed_of, user_of
 from gateway.serving.slo import slo_of
 
-_REASONING_EFFORT = "reasoning_effort"
 _FUNCTION = "function"
 _TEXTS = {"text": "text", "refusal": "refusal"}
 """The parts of an assistant's message, and where their texts are."""
@@ -41,16 +40,14 @@ _TEXTS = {"text": "text", "refusal": "refusal"}
 def chat_of(body: ChatBody | TokenizeBody) -> Chat:
     """Return the chat of a body that has messages; raises `ApiError`."""
     assert body.messages is not None
-    arguments = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        arguments.setdefault(_REASONING_EFFORT, body.reasoning_effort)
-    tools = [*_tools(body.tools or ())]
-    choice = _tool_choice(body, has_tools=bool(tools))
+    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    tools = [tool_of(tool.function) for tool in read_tools(FunctionTool, body.tools, _FUNCTION)]
+    choice = tool_choice_of(body.tool_choice, has_tools=bool(tools))
     if body.parallel_tool_calls is not None and not body.tools:
         leave_out("parallel_tool_calls", "parallel_tool_calls is set; accepted: with tools")
     return Chat(
         [*_messages(body.messages)],
-        arguments,
+        effort | (body.chat_template_kwargs or {}),
         body.add_generation_prompt,
         body.continue_final_message,
         tools=tools,
@@ -59,38 +56,45 @@ def chat_of(body: ChatBody | TokenizeBody) -> Chat:
     )
 
 
-def _tools(tools: Sequence[Mapping[str, Any]]) -> Iterator[Tool]:
-    """Yield the functions among the tools of a body. Raises `ApiError`."""
-    for index, given in enumerate(tools):
-        kind = given.get("type", _FUNCTION)
-        if kind != _FUNCTION and isinstance(kind, str):
-            where = f"tools[{index}]"
-            leave_out(where, f"{where}.type is {shown(kind)}; accepted: {_FUNCTION!r}")
-            continue
-        function = read_part(FunctionTool, given, "tools", index).function
-        yield Tool(
-            function.name,
-            function.description or "",
-            function.parameters or {},
-            strict=bool(function.strict),
-        )
+def prompt_of(body: TokenizeBody) -> Prompt:
+    """Return the text or chat whose tokens are asked for. Raises `ApiError`."""
+    if (body.prompt is None) == (body.messages is None):
+        raise invalid("prompt", "prompt and messages are both set or both missing; accepted: one of them")
+    has_special = body.prompt is not None
+    if body.add_special_tokens not in {None, has_special}:
+        name, accepted = "add_special_tokens", "true for a prompt, and false for messages"
+        raise invalid(name, f"{name} is {str(body.add_special_tokens).lower()}; accepted: {accepted}")
+    return body.prompt if body.prompt is not None else chat_of(body)
 
 
-def _tool_choice(body: ChatBody | TokenizeBody, *, has_tools: bool) -> ToolChoice | None:
-    match body.tool_choice:
+def tool_of(function: Function) -> Tool:
+    parameters = function.parameters or {}
+    return Tool(function.name, function.description or "", parameters, strict=bool(function.strict))
+
+
+def tool_choice_of(
+    choice: str | dict[str, Any] | None, *, has_tools: bool, nests: bool = True
+) -> ToolChoice | None:
+    """Return which tools may be called. Raises `ApiError`.
+
+    Chats nest what names a function in `function`. Responses have it beside the type.
+    """
+    match choice:
         case None:
             return None
         case "none" | "auto" if not has_tools:
             return None
         case "none" | "auto" | "required" as mode if has_tools:
             return ToolMode(mode)
-        case {"type": "function", "function": {"name": str(name)}} if has_tools:
+        case {"type": "function", "function": {"name": str(name)}} if has_tools and nests:
             return NamedTool(name)
-    named = '{"type": "function", "function": {"name": ...}}'
-    accepted = f"'none', 'auto', 'required', or {named} of one of the tools"
-    if not has_tools:
-        accepted = "'none' or 'auto', as tools has no function"
-    raise invalid("tool_choice", f"tool_choice is {shown(body.tool_choice)}; accepted: {accepted}")
+        case {"type": "function", "name": str(name)} if has_tools and not nests:
+            return NamedTool(name)
+    accepted = "'none' or 'auto', as tools has no function"
+    if has_tools:
+        named = '"function": {"name": ...}' if nests else '"name": ...'
+        accepted = f"""'none', 'auto', 'required', or {{"type": "function", {named}}} of one of the tools"""
+    raise invalid("tool_choice", f"tool_choice is {shown(choice)}; accepted: {accepted}")
 
 
 def _messages(given: Sequence[Message]) -> Iterator[ChatMessage]:
@@ -196,16 +200,12 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
         )
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "top_logprobs is set; accepted: with logprobs = true")
-    if body.store:
-        leave_out("store", "store is true; accepted: false, as this fleet does not store chats")
-    if body.verbosity not in {None, "medium"}:
-        leave_out("verbosity", f"verbosity is {body.verbosity!r}; accepted: 'medium'")
+    leave_out_unless("store", body.store, False, ", as this fleet does not store chats")
+    leave_out_unless("verbosity", body.verbosity, "medium")
     if set(body.modalities or ()) - {"text"}:
         raise invalid("modalities", f"modalities is {shown(body.modalities)}; accepted: ['text']")
     _check_common(body)
-    limit = next(
-        (given for given in (body.max_completion_tokens, body.max_tokens) if given is not None), None
-    )
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     return Generation(
         chat_of(body),
         sampling_of(body, headers, body.n, logprobs=(body.top_logprobs or 0) if body.logprobs else None),
@@ -231,26 +231,27 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
     if body.echo and max_tokens == 0:
         max_tokens = 1  # only the prompt is returned, but a generation has at least one token
     request_id = headers.get(ID_HEADER, "")
-    return [
-        Generation(
-            prompt,
-            sampling_of(
-                body,
-                headers,
-                body.n,
-                logprobs=body.logprobs,
-                prompt_logprobs=body.logprobs if body.echo else None,
-            ),
-            stop_of(body, max_tokens),
-            slo_of(body.slo, headers),
-            f"{request_id}-{index}" if request_id and len(prompts) > 1 else request_id,
-            body.truncate_prompt_tokens,
-            _output_format(body),
-            cancel_when_closed=not request_id,
-            user=user_of(body.user),
-        )
-        for index, prompt in enumerate(prompts)
-    ]
+    first = Generation(
+        prompts[0],
+        sampling_of(
+            body,
+            headers,
+            body.n,
+            logprobs=body.logprobs,
+            prompt_logprobs=body.logprobs if body.echo else None,
+        ),
+        stop_of(body, max_tokens),
+        slo_of(body.slo, headers),
+        request_id,
+        body.truncate_prompt_tokens,
+        _output_format(body),
+        cancel_when_closed=not request_id,
+        user=user_of(body.user),
+    )
+    if len(prompts) == 1:
+        return [first]
+    ids = [f"{request_id}-{index}" if request_id else "" for index in range(len(prompts))]
+    return [replace(first, prompt=prompt, request_id=own) for prompt, own in zip(prompts, ids, strict=True)]
 
 
 def _check_common(body: GenerationBody) -> None:
@@ -261,9 +262,7 @@ def _check_common(body: GenerationBody) -> None:
         return
     if not body.stream:
         raise invalid("stream_options", "stream_options is set; accepted: with stream = true")
-    if body.stream_options.include_obfuscation:
-        name = "stream_options.include_obfuscation"
-        leave_out(name, f"{name} is true; accepted: false, as no event is padded")
+    leave_out_obfuscation(body.stream_options.include_obfuscation)
 
 
 def _output_format(body: ChatBody | CompletionBody) -> OutputFormat | None:

@@ -11,19 +11,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from baton import Chat
-from gateway.openai.convert import chat_generation, completion_generations, param_of
-from gateway.openai.models import detokenize, model_json, prompt_of, tokenize
+from baton.types import SAMPLING_DEFAULTS
+from gateway.openai.convert import chat_generation, completion_generations, param_of, prompt_of
 from gateway.openai.responses import Echo, Writer
-from gateway.openai.schema import (
-    ChatBody,
-    CompletionBody,
-    DetokenizeBody,
-    TokenizeBody,
-)
+from gateway.openai.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.openai.shapes import ChatShape, Shape, TextShape
 from gateway.serving.bodies import converted, read_body
 from gateway.serving.errors import invalid
-from gateway.serving.fleet import FleetClient, Vocabulary
+from gateway.serving.fleet import FleetClient, ServedModel, Vocabulary
 from gateway.serving.generations import Generation, begin_all, complete_all
 from gateway.serving.slo import promise_headers
 from gateway.serving.streaming import EventStream, unless_gone
@@ -37,11 +32,11 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     @router.api_route("/v1/models", methods=["GET", "HEAD"])
     async def list_models() -> dict[str, Any]:
         served = await fleet.told_models()
-        return {"object": "list", "data": [model_json(model, started) for model in served.values()]}
+        return {"object": "list", "data": [_model_json(model, started) for model in served.values()]}
 
     @router.api_route("/v1/models/{name:path}", methods=["GET", "HEAD"])
     async def one_model(name: str) -> dict[str, Any]:
-        return model_json(await fleet.told_model(name), started)
+        return _model_json(await fleet.told_model(name), started)
 
     @router.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
@@ -49,25 +44,14 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         model = await fleet.model(body.model)
         most_tokens = model.facts.max_context_tokens
         generation = await converted(request, chat_generation, body, request.headers, most_tokens)
-        generation = replace(generation, model=model)
-        shape = ChatShape(generation)
-        return await _generate(request, body, [generation], model.name, shape, logprobs=bool(body.logprobs))
+        return await _generate(request, body, [generation], model)
 
     @router.post("/v1/completions")
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody, max_body_bytes)
         model = await fleet.model(body.model)
-        asked = await converted(request, completion_generations, body, request.headers)
-        generations = [replace(generation, model=model) for generation in asked]
-        return await _generate(
-            request,
-            body,
-            generations,
-            model.name,
-            TextShape(),
-            logprobs=body.logprobs is not None,
-            echo=bool(body.echo),
-        )
+        generations = await converted(request, completion_generations, body, request.headers)
+        return await _generate(request, body, generations, model)
 
     @router.post("/v1/embeddings")
     async def embeddings(_: Request) -> Response:
@@ -79,41 +63,72 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
 
     @router.post("/tokenize")
     async def tokens_of(request: Request) -> dict[str, Any]:
+        """Return the tokens of a text or a chat, in vLLM's shape."""
         body = await read_body(request, TokenizeBody, max_body_bytes)
-        return await tokenize(body, await converted(request, prompt_of, body), fleet)
+        prompt = await converted(request, prompt_of, body)
+        facts = (await fleet.model(body.model)).facts
+        tokens = await fleet.sdk.count_tokens(prompt)
+        return {"count": len(tokens), "max_model_len": facts.max_context_tokens, "tokens": list(tokens)}
 
     @router.post("/detokenize")
     async def text_of(request: Request) -> dict[str, Any]:
-        return await detokenize(await read_body(request, DetokenizeBody, max_body_bytes), fleet)
+        """Return the text of tokens, in vLLM's shape."""
+        body = await read_body(request, DetokenizeBody, max_body_bytes)
+        await fleet.model(body.model)
+        return {"prompt": await fleet.sdk.detokenize(body.tokens, skip_special_tokens=False)}
 
     async def _generate(
         request: Request,
         body: ChatBody | CompletionBody,
-        generations: list[Generation],
-        model: str,
-        shape: Shape,
-        *,
-        logprobs: bool,
-        echo: bool = False,
+        asked: list[Generation],
+        model: ServedModel,
     ) -> Response:
         request.state.param_of = partial(param_of, body=body)
+        generations = [replace(generation, model=model) for generation in asked]
+        if isinstance(body, CompletionBody):
+            shape: Shape = TextShape()
+            logprobs, echo = body.logprobs is not None, bool(body.echo)
+        else:
+            shape = ChatShape(generations[0])
+            logprobs, echo = bool(body.logprobs), False
         vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
         needs_prompts = echo or body.return_token_ids
         prompts = [await _tokens(fleet, generation) for generation in generations] if needs_prompts else []
         told = prompts if body.return_token_ids else ()
-        writer = Writer(body, shape, model, int(time.time()), vocabulary, logprobs, told)
-        asked = zip(generations, prompts, strict=True) if echo else ()
-        echoes = [await _echo(fleet, generation, token_ids, body) for generation, token_ids in asked]
+        writer = Writer(body, shape, model.name, int(time.time()), vocabulary, logprobs, told)
+        echoed = zip(generations, prompts, strict=True) if echo else ()
+        echoes = [await _echo(fleet, generation, token_ids, body) for generation, token_ids in echoed]
         if body.stream:
             runnings = await unless_gone(request, begin_all(fleet, generations))
-            return EventStream(
-                partial(writer.chunks, runnings, echoes), promise_headers(runnings[0].accepted)
-            )
+            chunks = partial(writer.chunks, runnings, echoes)
+            return EventStream(chunks, promise_headers(runnings[0].accepted))
         completions = await unless_gone(request, complete_all(fleet, generations))
         headers = {"x-request-id": completions[0].request_id}
         return JSONResponse(writer.whole(completions, echoes), headers=headers)
 
     return router
+
+
+def _model_json(served: ServedModel, created: int) -> dict[str, Any]:
+    model = served.facts
+    sampling = model.default_sampling
+    stated = {name: getattr(sampling, name) for name in SAMPLING_DEFAULTS}
+    defaults = {name: value for name, value in stated.items() if value is not None}
+    alike: dict[str, Any] = {} if served.name == model.name else {"root": model.name}
+    if served.adapter:
+        alike["parent"] = model.name
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "baton",
+        "max_model_len": model.max_context_tokens,
+        "architecture": model.architecture,
+        "fingerprint": model.fingerprint,
+        "tool_format": model.tool_format,
+        "reasoning_format": model.reasoning_format,
+        "default_sampling_params": defaults,
+    } | alike
 
 
 async def _tokens(fleet: FleetClient, generation: Generation) -> tuple[int, ...]:

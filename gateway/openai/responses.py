@@ -35,11 +35,11 @@ from gateway.openai.convert import param_of
 from gateway.openai.schema import GenerationBody
 from gateway.openai.shapes import (
     DONE,
+    Logprobs,
     Shape,
+    ending_json,
     finish_reason,
-    finished_usage,
     sse,
-    stop_reason,
     text_end,
     usage_json,
 )
@@ -48,7 +48,7 @@ from gateway.serving.errors import ApiError, openai_error
 from gateway.serving.fleet import Vocabulary
 from gateway.serving.generations import Running
 from gateway.serving.request_log import problem_to_tell
-from gateway.serving.slo import comment, early_end, end_of, outcome_json
+from gateway.serving.slo import comment, early_end, outcome_json
 from gateway.serving.streaming import merged
 
 
@@ -90,7 +90,7 @@ class Writer:
         head = self.head(self.shape.whole, first.request_id) | self.prompt(0, in_choice=False)
         return head | {
             "choices": choices,
-            "usage": self.usage([completion.finished for completion in completions], echoes),
+            "usage": _usage([completion.finished for completion in completions], echoes),
             "baton": outcome_json(first.request_id, first.finished, first.resumes),
         }
 
@@ -111,7 +111,7 @@ class Writer:
                     yield data
             if self.body.includes_usage:
                 ends = [part.finished for part in parts if part.finished is not None]
-                yield sse(head | {"choices": [], "usage": self.usage(ends, echoes)})
+                yield sse(head | {"choices": [], "usage": _usage(ends, echoes)})
             yield DONE
         except (BatonError, ApiError) as error:
             yield sse(openai_error(problem_to_tell(error, partial(param_of, body=self.body))))
@@ -129,32 +129,19 @@ class Writer:
             raise ApiError(early_end(choice.finish_reason, completion.finished.error))
         end = ChoiceFinished(choice.index, choice.finish_reason, 0, choice.stop_string, choice.stop_token_id)
         deltas, token_ids = deltas_of(choice, completion), choice.token_ids
-        logprobs: list[TokenLogprobs | None] = list(choice.logprobs)
+        logprobs: Logprobs = choice.logprobs
         if echo is not None:
             if echo.alone:
-                deltas, token_ids, logprobs, end = (), (), [], _at_limit(choice.index)
+                deltas, token_ids, logprobs, end = (), (), (), _at_limit(choice.index)
             deltas, token_ids = (ContentDelta(echo.text), *deltas), echo.token_ids + token_ids
             logprobs = [None, *completion.prompt_logprobs, *logprobs]
         said = said_by_assistant(deltas)
-        has_cut_call = bool(CutCalls(deltas))
-        has_calls = bool(said.tool_calls) and self.shape.names_calls and not has_cut_call
-        found = self.shape.message(said) | {
-            "logprobs": self.logprobs(token_ids, logprobs),
-            "finish_reason": finish_reason(
-                end_of(end.reason, has_cut_call=has_cut_call), has_calls=has_calls
-            ),
-            "stop_reason": stop_reason(end),
-        }
-        return found | ({"token_ids": list(token_ids)} if self.body.return_token_ids else {})
-
-    def logprobs(
-        self, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
-    ) -> dict[str, Any] | None:
-        return self.shape.logprobs(self.vocabulary, token_ids, found) if self.wants_logprobs else None
-
-    def usage(self, ends: Sequence[Finished], echoes: Sequence[Echo]) -> dict[str, Any]:
-        """Return the usage of all prompts; a prompt that is echoed alone has no output."""
-        return finished_usage(ends, has_output=not any(echo.alone for echo in echoes))
+        fields = self.shape.message(said) | {"logprobs": None}
+        if self.wants_logprobs:
+            fields["logprobs"] = self.shape.logprobs(self.vocabulary, token_ids, logprobs)
+        has_calls = bool(said.tool_calls) and self.shape.names_calls
+        fields |= ending_json(end, has_calls=has_calls, has_cut_call=bool(CutCalls(deltas)))
+        return fields | ({"token_ids": list(token_ids)} if self.body.return_token_ids else {})
 
     def prompt(self, place: int, *, in_choice: bool) -> dict[str, Any]:
         """Return the tokens of a prompt where they stand: in its choices, or beside them."""
@@ -168,6 +155,15 @@ class Writer:
             "created": self.created,
             "model": self.model,
         }
+
+
+def _usage(ends: Sequence[Finished], echoes: Sequence[Echo]) -> dict[str, Any]:
+    """Return the usage of all prompts. A prompt that is echoed alone has no output."""
+    usages = [end.usage for end in ends]
+    num_output = 0 if any(echo.alone for echo in echoes) else sum(usage.output_tokens for usage in usages)
+    cached = {"cached_tokens": sum(usage.cached_prompt_tokens for usage in usages)}
+    usage = usage_json(sum(usage.prompt_tokens for usage in usages), num_output)
+    return usage | {"prompt_tokens_details": cached}
 
 
 def _at_limit(choice: int) -> ChoiceFinished:
@@ -210,15 +206,12 @@ class _Chunks:
 
     async def written(self) -> AsyncGenerator[bytes, None]:
         """Yield the chunks of the generation."""
-        for data in self._opening():
-            yield data
+        fields = self._writer.shape.opening()
+        for index in range(0 if fields is None else self._left):
+            yield self._chunk(index, fields or {})
         async for event in self._running.events:
             for data in self._of(event):
                 yield data
-
-    def _opening(self) -> list[bytes]:
-        fields = self._writer.shape.opening()
-        return [] if fields is None else [self._chunk(index, fields) for index in range(self._left)]
 
     def _of(self, event: Event) -> list[bytes]:
         """Return the chunks of one event. Raises `ApiError` if a choice ended early."""
@@ -249,16 +242,12 @@ class _Chunks:
         return [self._chunk(choice, fields)]
 
     def _tokens(self, event: Tokens) -> list[bytes]:
-        if self._echo is None:
-            self._num_output += len(event.token_ids)
-            return self._pieces_of(event)
-        echoed = self._echoed(event.choice)
-        if self._echo.alone:
-            return echoed
+        echoed: list[bytes] = []
+        if self._echo is not None:
+            echoed = self._echoed(event.choice)
+            if self._echo.alone:
+                return echoed
         self._num_output += len(event.token_ids)
-        return echoed + self._pieces_of(event)
-
-    def _pieces_of(self, event: Tokens) -> list[bytes]:
         body, writer = self._body, self._writer
         pieces = self._pieces(event.choice, deltas_of(event, self._running.accepted))
         # What says nothing is bytes of an unfinished character, or what may begin a call.
@@ -268,11 +257,9 @@ class _Chunks:
             pieces[0]["logprobs"] = self._logprobs(event.choice, event.token_ids, event.logprobs)
         if pieces and body.return_token_ids:
             pieces[0]["token_ids"] = list(event.token_ids)
-        return [self._chunk(event.choice, fields) for fields in pieces]
+        return echoed + [self._chunk(event.choice, fields) for fields in pieces]
 
-    def _logprobs(
-        self, choice: int, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
-    ) -> dict[str, Any]:
+    def _logprobs(self, choice: int, token_ids: Sequence[int], found: Logprobs) -> dict[str, Any]:
         """Return the log-probabilities of the next tokens of a choice."""
         writer, offset = self._writer, self._offsets.get(choice, 0)
         fields = writer.shape.logprobs(writer.vocabulary, token_ids, found, offset)
@@ -314,12 +301,8 @@ class _Chunks:
         if self._echo is not None and self._echo.alone:
             end = _at_limit(end.choice)
         has_cut_call = bool(self._cut_calls[end.choice])
-        has_calls = end.choice in self._callers and not has_cut_call
-        reason = end_of(end.reason, has_cut_call=has_cut_call)
-        return self._writer.shape.piece(None) | {
-            "finish_reason": finish_reason(reason, has_calls=has_calls),
-            "stop_reason": stop_reason(end),
-        }
+        ending = ending_json(end, has_calls=end.choice in self._callers, has_cut_call=has_cut_call)
+        return self._writer.shape.piece(None) | ending
 
     def _chunk(self, index: int, fields: dict[str, Any], **more: Any) -> bytes:
         choice = {"index": self._first_index + index, "logprobs": None, "finish_reason": None} | fields

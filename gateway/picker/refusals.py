@@ -9,8 +9,8 @@ import structlog
 
 from baton.errors import BatonError, Refused
 from baton.types import Quote, Slo, Verdict
+from gateway.anthropic.convert import chat_of as anthropic_chat
 from gateway.anthropic.convert import generation_of as message_generation
-from gateway.anthropic.messages import chat_of as anthropic_chat
 from gateway.anthropic.schema import MessagesBody
 from gateway.openai.convert import chat_generation, completion_generations
 from gateway.openai.schema import ChatBody, CompletionBody

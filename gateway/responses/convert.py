@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from baton.types import JsonObject, JsonSchema, OutputFormat
-from baton.types.chat import Chat, NamedTool, Tool, ToolChoice, ToolMode
+from baton.types.chat import Chat, Tool
 from baton.wire.fields import shown
-from gateway.openai.convert import sampling_of, stop_of
+from gateway.openai.convert import sampling_of, stop_of, tool_choice_of, tool_of
 from gateway.responses.items import Item, messages_of
 from gateway.responses.schema import FunctionTool, ResponsesBody
-from gateway.serving.bodies import leave_out, read_part
+from gateway.serving.bodies import leave_out, leave_out_obfuscation, leave_out_unless, read_tools
 from gateway.serving.errors import invalid, renamed
 from gateway.serving.generations import ID_HEADER, Generation, user_of
 from gateway.serving.slo import slo_of
@@ -32,6 +32,16 @@ _INCLUDED = ("reasoning.encrypted_content",)
 _LOGPROBS = "message.output_text.logprobs"
 MAX_TOOLS = 128
 """The limit of a router too."""
+_REPEATED = {
+    "instructions",
+    "previous_response_id",
+    "max_output_tokens",
+    "metadata",
+    "user",
+    "safety_identifier",
+    "prompt_cache_key",
+}
+"""Fields that a response has as its request gave them."""
 MAX_METADATA, MAX_KEY, MAX_VALUE = 16, 64, 512
 
 
@@ -43,21 +53,14 @@ def param_of(field: str) -> str:
 
 def check(body: ResponsesBody) -> None:
     """Raise `ApiError` for a field that is not served, by its name."""
-    if body.truncation not in {None, "disabled"}:
-        leave_out("truncation", f"truncation is {shown(body.truncation)}; accepted: 'disabled'")
-    verbosity = None if body.text is None else body.text.verbosity
-    if verbosity not in {None, "medium"}:
-        leave_out("text.verbosity", f"text.verbosity is {shown(verbosity)}; accepted: 'medium'")
-    if body.stream_options is not None and body.stream_options.include_obfuscation:
-        name = "stream_options.include_obfuscation"
-        leave_out(name, f"{name} is true; accepted: false, as no event is padded")
-    reasoning = body.reasoning
-    for field in ("summary", "generate_summary"):
-        asked = None if reasoning is None else getattr(reasoning, field)
-        if asked not in {None, "auto"}:
-            name = f"reasoning.{field}"
-            accepted = "'auto', as reasoning comes as it was written"
-            leave_out(name, f"{name} is {shown(asked)}; accepted: {accepted}")
+    leave_out_unless("truncation", body.truncation, "disabled")
+    if body.text is not None:
+        leave_out_unless("text.verbosity", body.text.verbosity, "medium")
+    if body.stream_options is not None:
+        leave_out_obfuscation(body.stream_options.include_obfuscation)
+    for field in ("summary", "generate_summary") if body.reasoning is not None else ():
+        asked = getattr(body.reasoning, field)
+        leave_out_unless(f"reasoning.{field}", asked, "auto", ", as reasoning comes as it was written")
     check_included(body.include or ())
     metadata = body.metadata or {}
     if len(metadata) > MAX_METADATA or any(
@@ -97,7 +100,7 @@ def generation_of(
         messages_of(conversation, num_earlier, body.instructions),
         arguments | (body.chat_template_kwargs or {}),
         tools=tools,
-        tool_choice=_tool_choice(body, has_tools=bool(tools)),
+        tool_choice=tool_choice_of(body.tool_choice, has_tools=bool(tools), nests=False),
         parallel_tool_calls=body.parallel_tool_calls if tools else None,
     )
     limit = body.max_output_tokens
@@ -119,15 +122,7 @@ def repeated(body: ResponsesBody) -> dict[str, Any]:
     given = body.model_dump(
         mode="json",
         by_alias=True,
-        include={
-            "instructions",
-            "previous_response_id",
-            "max_output_tokens",
-            "metadata",
-            "user",
-            "safety_identifier",
-            "prompt_cache_key",
-        },
+        include=_REPEATED,
     )
     form = None if body.text is None else body.text.format
     reasoning = body.reasoning
@@ -153,14 +148,7 @@ def repeated(body: ResponsesBody) -> dict[str, Any]:
 
 def _tools(body: ResponsesBody) -> list[Tool]:
     """Return the functions among the tools. Raises `ApiError`."""
-    tools: list[Tool] = []
-    for index, given in enumerate(body.tools or ()):
-        if not _is_function(given):
-            where = f"tools[{index}]"
-            leave_out(where, f"{where}.type is {shown(given['type'])}; accepted: 'function'")
-            continue
-        tool = read_part(FunctionTool, given, "tools", index)
-        tools.append(Tool(tool.name, tool.description or "", tool.parameters or {}, strict=bool(tool.strict)))
+    tools = [tool_of(tool) for tool in read_tools(FunctionTool, body.tools, "function")]
     if len(tools) > MAX_TOOLS:
         raise invalid("tools", f"tools has {len(tools)} functions; accepted: up to {MAX_TOOLS}")
     return tools
@@ -175,22 +163,6 @@ def _is_function(tool: Mapping[str, Any]) -> bool:
     """Return whether a tool is a function, or claims to be nothing else."""
     kind = tool.get("type")
     return kind == "function" or not isinstance(kind, str)
-
-
-def _tool_choice(body: ResponsesBody, *, has_tools: bool) -> ToolChoice | None:
-    match body.tool_choice:
-        case None:
-            return None
-        case "none" | "auto" if not has_tools:
-            return None
-        case "none" | "auto" | "required" as mode if has_tools:
-            return ToolMode(mode)
-        case {"type": "function", "name": str(name)} if has_tools:
-            return NamedTool(name)
-    accepted = """'none', 'auto', 'required', or {"type": "function", "name": ...} of one of the tools"""
-    if not has_tools:
-        accepted = "'none' or 'auto', as tools has no function"
-    raise invalid("tool_choice", f"tool_choice is {shown(body.tool_choice)}; accepted: {accepted}")
 
 
 def _output_format(body: ResponsesBody) -> OutputFormat | None:

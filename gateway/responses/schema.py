@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from gateway.openai.schema import PastText, SamplingFields
+from gateway.openai.schema import Function, PastText, SamplingFields
 from gateway.serving.slo import NullIsUnset, Strict
 
 Parts = str | list[dict[str, Any]]
@@ -53,12 +53,8 @@ class ReferenceItem(Strict):
     id: str
 
 
-class FunctionTool(Strict):
+class FunctionTool(Function):
     type: Literal["function"]
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
 class TextFormat(Strict):

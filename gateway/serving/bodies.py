@@ -125,6 +125,16 @@ def leave_out(param: str, message: str, *, code: str = "invalid_field") -> None:
     known.add(param)
 
 
+def leave_out_unless(param: str, value: object, accepted: object, reason: str = "") -> None:
+    """Leave a field out if it is set, and not to the one value that is served."""
+    if value not in (None, accepted):
+        leave_out(param, f"{param} is {shown(value)}; accepted: {shown(accepted)}{reason}")
+
+
+def leave_out_obfuscation(value: bool | None) -> None:
+    leave_out_unless("stream_options.include_obfuscation", value, False, ", as no event is padded")
+
+
 @contextmanager
 def lying_in(name: str) -> Iterator[None]:
     """Name paths as those of a body that lies in this field of another one."""
@@ -172,6 +182,19 @@ def read_part(kind: type[Body], given: object, *where: str | int) -> Body:
         raise explained(error, *where) from None
     leave_out_unknown(part, *where)
     return part
+
+
+def read_tools(
+    kind: type[Body], tools: Sequence[Mapping[str, Any]] | None, served: str, accepted: str = ""
+) -> Iterator[Body]:
+    """Yield the tools of a body whose type is `served`, or missing. Raises `ApiError`."""
+    for index, tool in enumerate(tools or ()):
+        named = tool.get("type", served)
+        if isinstance(named, str) and named != served:
+            where = f"tools[{index}]"
+            leave_out(where, f"{where}.type is {shown(named)}; accepted: {accepted or repr(served)}")
+        else:
+            yield read_part(kind, tool, "tools", index)
 
 
 def leave_out_unknown(part: Strict, *where: str | int) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from baton.types import Model
-from gateway.anthropic.messages import chat_of
+from gateway.anthropic.convert import chat_of
 from gateway.anthropic.schema import MessagesBody
 from gateway.app import make_app
 from gateway.openai.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
