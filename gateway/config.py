@@ -15,7 +15,7 @@ from gateway.serving.door import ANY, Rules
 from gateway.serving.fleet import CallerCredentials
 from runtime.security.settings import Security, is_loopback
 from runtime.security.tls import TlsFiles
-from runtime.settings import MAX_PORT, add_log_flags, check_address, check_least, check_redis_url
+from runtime.settings import add_log_flags, check_address, check_least, check_port, check_redis_url
 from runtime.state.access import RedisAccess
 
 DEFAULT_MAX_BODY_BYTES = 4 << 20
@@ -57,29 +57,19 @@ class GatewayConfig:
     log_format: str
 
     def __post_init__(self) -> None:
-        check_address("--listen", self.listen)
-        for router in self.routers:
-            check_address("--router", router)
-        check_model_names(self.served_model_names)
+        cert, key = self.https_cert, self.https_key
+        check_listening(self.listen, "https", cert, key, insecure=self.insecure_listen)
+        check_routers(self.routers, self.served_model_names)
+        check_port("--metrics-port", self.metrics_port)
         check_least(self, 1, "max_body_bytes", "batch_lines", "max_idle_connections")
         check_least(self, 2, "max_connections")
-        check_least(self, 0, "keep_alive_s")
+        check_least(self, 0, "keep_alive_s", "connect_s", "drain_s")
         self._check_browsers()
         self._check_room("max_bodies_bytes", self.max_bodies_bytes, "max_body_bytes", self.max_body_bytes)
         files = self.file_limits
         self._check_room("max_spooled_bytes", files.max_spooled_bytes, "max_file_bytes", files.max_file_bytes)
-        if not 0 <= self.metrics_port <= MAX_PORT:
-            raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to {MAX_PORT}")
-        check_least(self.file_limits, 1, *(field.name for field in fields(StoreLimits)))
+        check_least(files, 1, *(field.name for field in fields(StoreLimits)))
         Credentials.metadata(self.credentials)  # reads the key, which must be one
-        check_least(self, 0, "connect_s", "drain_s")
-        if (self.https_cert is None) != (self.https_key is None):
-            raise ValueError("one of --https-cert and --https-key is missing; accepted: both or neither")
-        if self.https_cert is None and not self.insecure_listen and not is_loopback(self.listen):
-            raise ValueError(
-                f"--listen is {self.listen!r}, which others can reach, without TLS; accepted: a loopback "
-                "address, --https-cert and --https-key, or --insecure-listen on a trusted network"
-            )
         if self.redis is not None:
             ca = self.redis_access.ca
             Security(redis_ca=ca, insecure_listen=self.insecure_listen).check_redis(self.redis)
@@ -137,42 +127,103 @@ class GatewayConfig:
 def parse_config(argv: Sequence[str]) -> GatewayConfig:
     """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags."""
     given = vars(flags().parse_args(argv))
-    credentials = CallerCredentials(
-        given.pop("ca"), given.pop("cert"), given.pop("key"), given.pop("api_key_file")
-    )
-    limits = StoreLimits(**{field.name: given.pop(field.name) for field in fields(StoreLimits)})
-    kept = ResponseLimits(**{field.name: given.pop(field.name) for field in fields(ResponseLimits)})
-    routers = tuple(given.pop("router") or ("127.0.0.1:50051",))
-    names = tuple(given.pop("served_model_name"))
     hosts, origins = (tuple(given.pop(name) or ()) for name in ("allow_host", "allow_origin"))
     return GatewayConfig(
-        credentials=credentials,
-        routers=routers,
-        served_model_names=names,
+        credentials=CallerCredentials(*map(given.pop, ("ca", "cert", "key", "api_key_file"))),
+        routers=tuple(given.pop("router") or ("127.0.0.1:50051",)),
+        served_model_names=tuple(given.pop("served_model_name")),
         allowed_hosts=hosts,
         allowed_origins=origins,
-        file_limits=limits,
-        response_limits=kept,
+        file_limits=StoreLimits(**{field.name: given.pop(field.name) for field in fields(StoreLimits)}),
+        response_limits=ResponseLimits(
+            **{field.name: given.pop(field.name) for field in fields(ResponseLimits)}
+        ),
         **given,
     )
 
 
-def add_model_names(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def check_routers(routers: Sequence[str], model_names: Sequence[str]) -> None:
+    """Raise `ValueError` for an address that is none, or a name of the model that no request could give."""
+    for router in routers:
+        check_address("--router", router)
+    for name in model_names:
+        if not 0 < len(name) <= MAX_MODEL_NAME or not name.isprintable() or name.strip() != name:
+            accepted = f"1 to {MAX_MODEL_NAME} printable characters without space around them"
+            raise ValueError(f"--served-model-name is {name!r}; accepted: {accepted}")
+
+
+def check_listening(listen: str, tls: str, cert: Path | None, key: Path | None, *, insecure: bool) -> None:
+    """Raise `ValueError` for an address that others can reach in the clear, unless a flag allows it.
+
+    Callers see the certificate, whose flags begin with `tls`.
+    """
+    check_address("--listen", listen)
+    if (cert is None) != (key is None):
+        raise ValueError(f"one of --{tls}-cert and --{tls}-key is missing; accepted: both or neither")
+    if cert is None and not insecure and not is_loopback(listen):
+        raise ValueError(
+            f"--listen is {listen!r}, which others can reach, without TLS; accepted: a loopback "
+            f"address, --{tls}-cert and --{tls}-key, or --insecure-listen on a trusted network"
+        )
+
+
+def add_common_flags(parser: argparse.ArgumentParser, listen: str, listens: str, insecure: str) -> None:
+    """Add the flags that gateways and pickers share; `listens` and `insecure` are for their help."""
+    add = parser.add_argument
+    add("--listen", default=listen, metavar="HOST:PORT", help=f"where {listens}; 0: any free")
+    add("--router", action="append", metavar="HOST:PORT", help="a router; may be repeated (127.0.0.1:50051)")
+    add(
         "--served-model-name",
         action="append",
         default=[],
         metavar="NAME",
         help="another name that requests may give the model, beside its own; may be repeated (none)",
     )
+    add("--ca", type=Path, metavar="FILE", help="the fleet's CA; turns on TLS to the routers")
+    add("--cert", type=Path, metavar="FILE", help="a gateway's certificate, for routers that require one")
+    add("--key", type=Path, metavar="FILE", help="the key of that certificate")
+    allows = f"allow {insecure} beyond loopback, on a trusted network"
+    add("--insecure-listen", action="store_true", help=allows)
+    add(
+        "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
+    )
+    add("--drain-s", default=20.0, type=float, metavar="S", help="time to end open work after SIGTERM (20)")
+    add_log_flags(parser)
 
 
-def check_model_names(names: Sequence[str]) -> None:
-    """Raise `ValueError` for names that no request could give."""
-    for name in names:
-        if not 0 < len(name) <= MAX_MODEL_NAME or not name.isprintable() or name.strip() != name:
-            accepted = f"1 to {MAX_MODEL_NAME} printable characters without space around them"
-            raise ValueError(f"--served-model-name is {name!r}; accepted: {accepted}")
+_FILES = (
+    ("--api-key-file", "the gateway's own key, by which it runs batches for their tenants; a delegate's"),
+    ("--https-cert", "the certificate that HTTP clients see; turns on HTTPS"),
+    ("--https-key", "the key of that certificate"),
+    ("--redis-ca", "the CA of rediss:// (--ca)"),
+    ("--redis-password-file", "the password of the user in --redis"),
+)
+_NUMBERS: tuple[tuple[str, float, str], ...] = (
+    ("--connect-s", 10.0, "how long routers may be unreachable (10)"),
+    ("--keep-alive-s", 620.0, "how long connections may be idle: longer than with clients and proxies (620)"),
+    ("--max-connections", 4096, "connections at once, half of them from one address (4096)"),
+    ("--max-idle-connections", 1024, "idle connections; the oldest is closed for the next one (1024)"),
+    ("--max-body-bytes", DEFAULT_MAX_BODY_BYTES, f"the largest request ({DEFAULT_MAX_BODY_BYTES})"),
+    ("--max-bodies-bytes", 128 << 20, "requests without a response, half of them one caller's (128 MiB)"),
+    ("--max-spooled-bytes", 256 << 20, "files that arrive, half of them one tenant's (256 MiB)"),
+    ("--max-file-bytes", 100 << 20, "the largest file for batches (100 MiB)"),
+    ("--max-tenant-bytes", 256 << 20, "the most that files of one tenant take together (256 MiB)"),
+    ("--max-stored-bytes", 512 << 20, "the most that all files take, before compression (512 MiB)"),
+    ("--file-ttl-s", 30 * 86400, "how long files are kept (30 days)"),
+    ("--batch-lines", 64, "the most lines of batches that this gateway runs at once (64)"),
+    ("--response-ttl-s", 86_400.0, "how long a response of /v1/responses is kept (86400)"),
+    (
+        "--response-max-bytes",
+        1 << 20,
+        f"the largest response kept, compressed with its conversation, and 8 times that before ({1 << 20})",
+    ),
+    (
+        "--responses-max-bytes",
+        64 << 20,
+        f"all that are kept; over it, the tenant that holds most loses its oldest ({64 << 20})",
+    ),
+)
+"""Numbers are whole or not as their default is."""
 
 
 def flags() -> argparse.ArgumentParser:
@@ -180,74 +231,16 @@ def flags() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m gateway", description="The fleet's HTTP APIs, a client of its routers."
     )
+    add_common_flags(parser, "127.0.0.1:8000", "HTTP clients connect", "plain HTTP")
     add = parser.add_argument
-    add(
-        "--listen",
-        default="127.0.0.1:8000",
-        metavar="HOST:PORT",
-        help="where HTTP clients connect; 0: any free",
-    )
-    add(
-        "--router",
-        action="append",
-        metavar="HOST:PORT",
-        help="a router of the fleet; may be repeated (127.0.0.1:50051)",
-    )
-    add_model_names(parser)
-    add("--ca", type=Path, metavar="FILE", help="the fleet's CA; turns on TLS to the routers")
-    add("--cert", type=Path, metavar="FILE", help="the gateway's certificate, for routers that require one")
-    add("--key", type=Path, metavar="FILE", help="the key of that certificate")
-    add(
-        "--api-key-file",
-        type=Path,
-        metavar="FILE",
-        help="the gateway's own key, by which it runs batches for their tenants; a delegate's",
-    )
-    add(
-        "--https-cert",
-        type=Path,
-        metavar="FILE",
-        help="the certificate that HTTP clients see; turns on HTTPS",
-    )
-    add("--https-key", type=Path, metavar="FILE", help="the key of that certificate")
-    add(
-        "--insecure-listen",
-        action="store_true",
-        help="allow plain HTTP beyond loopback, on a trusted network",
-    )
     add(
         "--redis",
         metavar="URL",
         help="where files, batches and responses are kept, by redis://, rediss:// or unix://; without it "
         "files and batches are not served, and responses are not stored",
     )
-    add(
-        "--response-ttl-s",
-        default=86_400.0,
-        type=float,
-        metavar="S",
-        help="how long a response of /v1/responses is kept (86400)",
-    )
-    add(
-        "--response-max-bytes",
-        default=1 << 20,
-        type=int,
-        metavar="N",
-        help=f"the largest response that is kept, compressed with its conversation, and 8 times as much "
-        f"before ({1 << 20})",
-    )
-    add(
-        "--responses-max-bytes",
-        default=64 << 20,
-        type=int,
-        metavar="N",
-        help=f"all that are kept; over it, the tenant that holds most loses its oldest ({64 << 20})",
-    )
-    add("--redis-ca", type=Path, metavar="FILE", help="the CA of rediss:// (--ca)")
-    add("--redis-password-file", type=Path, metavar="FILE", help="the password of the user in --redis")
-    add(
-        "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
-    )
+    for flag, what in _FILES:
+        add(flag, type=Path, metavar="FILE", help=what)
     add(
         "--allow-host",
         action="append",
@@ -263,32 +256,12 @@ def flags() -> argparse.ArgumentParser:
         "repeated; * for any (none)",
     )
     add(
-        "--keep-alive-s",
-        default=620.0,
-        type=float,
-        metavar="S",
-        help="how long a connection may be idle: longer than clients and proxies keep theirs (620)",
-    )
-    add(
         "--strict-fields",
         action="store_true",
         help="refuse fields, tools and items that are not served, which are otherwise left out and named in "
         "the header x-baton-ignored",
     )
-    for flag, default, help_text in (
-        ("--max-connections", 4096, "connections at once, half of them from one address (4096)"),
-        ("--max-idle-connections", 1024, "idle connections; the oldest is closed for the next one (1024)"),
-        ("--max-body-bytes", DEFAULT_MAX_BODY_BYTES, f"the largest request ({DEFAULT_MAX_BODY_BYTES})"),
-        ("--max-bodies-bytes", 128 << 20, "requests without a response, half of them one caller's (128 MiB)"),
-        ("--max-spooled-bytes", 256 << 20, "files that arrive, half of them one tenant's (256 MiB)"),
-        ("--max-file-bytes", 100 << 20, "the largest file for batches (100 MiB)"),
-        ("--max-tenant-bytes", 256 << 20, "the most that files of one tenant take together (256 MiB)"),
-        ("--max-stored-bytes", 512 << 20, "the most that all files take, before compression (512 MiB)"),
-        ("--file-ttl-s", 30 * 86400, "how long files are kept (30 days)"),
-        ("--batch-lines", 64, "the most lines of batches that this gateway runs at once (64)"),
-    ):
-        add(flag, default=default, type=int, metavar="N", help=help_text)
-    add("--connect-s", default=10.0, type=float, metavar="S", help="how long routers may be unreachable (10)")
-    add("--drain-s", default=20.0, type=float, metavar="S", help="time to end responses after SIGTERM (20)")
-    add_log_flags(parser)
+    for flag, default, what in _NUMBERS:
+        kind, unit = (int, "N") if isinstance(default, int) else (float, "S")
+        add(flag, default=default, type=kind, metavar=unit, help=what)
     return parser

@@ -59,8 +59,7 @@ class ServiceSettings:
         check_address("--listen", self.listen)
         if self.advertise:
             check_address("--advertise", self.advertise)
-        if not 0 <= self.metrics_port <= MAX_PORT:
-            raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to {MAX_PORT}")
+        check_port("--metrics-port", self.metrics_port)
         check_least(self, 0, "drain_s")
         self.security.check_listen(self.listen)
         self.security.check_redis(self.redis)
@@ -91,6 +90,12 @@ def check_address(flag: str, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit() and int(port) <= MAX_PORT):
         raise ValueError(f"{flag} is {address!r}; accepted: HOST:PORT with a port of 0 to {MAX_PORT}")
+
+
+def check_port(flag: str, port: int) -> None:
+    """Raise `ValueError`, which names the flag, unless this is a port, or 0 for any that is free."""
+    if not 0 <= port <= MAX_PORT:
+        raise ValueError(f"{flag} is {port}; accepted: 0 to {MAX_PORT}")
 
 
 def check_redis_url(url: str) -> None:

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.config import DEFAULT_MAX_BODY_BYTES, add_model_names, check_model_names
+from gateway.config import DEFAULT_MAX_BODY_BYTES, add_common_flags, check_listening, check_routers
 from gateway.picker.pool import Target
 from gateway.serving.fleet import CallerCredentials
-from runtime.security.settings import is_loopback
-from runtime.settings import MAX_PORT, add_log_flags, check_address, check_least
+from runtime.settings import check_address, check_least, check_port
 
 _HTTPS, _HTTP = "https://", "http://"
 
@@ -38,23 +37,13 @@ class PickerConfig:
     log_format: str
 
     def __post_init__(self) -> None:
-        check_address("--listen", self.listen)
-        for gateway in self.gateways:
-            check_address("--gateway", gateway.address)
-        for router in self.routers:
-            check_address("--router", router)
-        check_model_names(self.served_model_names)
+        check_listening(self.listen, "tls", self.tls_cert, self.tls_key, insecure=self.insecure_listen)
+        check_routers(self.routers, self.served_model_names)
+        check_port("--metrics-port", self.metrics_port)
         check_least(self, 1, "max_body_bytes")
         check_least(self, 0, "drain_s")
-        if not 0 <= self.metrics_port <= MAX_PORT:
-            raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to {MAX_PORT}")
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("one of --tls-cert and --tls-key is missing; accepted: both or neither")
-        if self.tls_cert is None and not self.insecure_listen and not is_loopback(self.listen):
-            raise ValueError(
-                f"--listen is {self.listen!r}, which others can reach, without TLS; accepted: a loopback "
-                "address, --tls-cert and --tls-key, or --insecure-listen on a trusted network"
-            )
+        for gateway in self.gateways:
+            check_address("--gateway", gateway.address)
 
     @property
     def host(self) -> str:
@@ -73,7 +62,7 @@ def parse_config(argv: Sequence[str]) -> PickerConfig:
         gateways=tuple(map(_target, given.pop("gateway") or ("127.0.0.1:8000",))),
         routers=tuple(given.pop("router") or ("127.0.0.1:50051",)),
         served_model_names=tuple(given.pop("served_model_name")),
-        credentials=CallerCredentials(given.pop("ca"), given.pop("cert"), given.pop("key")),
+        credentials=CallerCredentials(*map(given.pop, ("ca", "cert", "key"))),
         **given,
     )
 
@@ -88,13 +77,8 @@ def flags() -> argparse.ArgumentParser:
         prog="python -m gateway.picker",
         description="The endpoint picker: the fleet's gateways behind an inference gateway.",
     )
+    add_common_flags(parser, "127.0.0.1:9002", "the proxy connects", "clear text")
     add = parser.add_argument
-    add(
-        "--listen",
-        default="127.0.0.1:9002",
-        metavar="HOST:PORT",
-        help="where the proxy connects; 0: any free",
-    )
     add(
         "--gateway",
         action="append",
@@ -102,23 +86,8 @@ def flags() -> argparse.ArgumentParser:
         help="gateways of the fleet; a name may stand for many; may be repeated (127.0.0.1:8000)",
     )
     add("--gateway-ca", type=Path, metavar="FILE", help="the CA of gateways with HTTPS (--ca)")
-    add(
-        "--router",
-        action="append",
-        metavar="HOST:PORT",
-        help="routers of the fleet, which are asked for quotes; may be repeated (127.0.0.1:50051)",
-    )
-    add_model_names(parser)
-    add("--ca", type=Path, metavar="FILE", help="the fleet's CA; turns on TLS to the routers")
-    add("--cert", type=Path, metavar="FILE", help="a gateway's certificate, for routers that require one")
-    add("--key", type=Path, metavar="FILE", help="the key of that certificate")
     add("--tls-cert", type=Path, metavar="FILE", help="the certificate that the proxy sees; turns on TLS")
     add("--tls-key", type=Path, metavar="FILE", help="the key of that certificate")
-    add(
-        "--insecure-listen",
-        action="store_true",
-        help="allow clear text beyond loopback, on a trusted network",
-    )
     add(
         "--max-body-bytes",
         default=DEFAULT_MAX_BODY_BYTES,
@@ -126,9 +95,4 @@ def flags() -> argparse.ArgumentParser:
         metavar="N",
         help=f"a larger body is not quoted; the gateways' limit ({DEFAULT_MAX_BODY_BYTES})",
     )
-    add(
-        "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
-    )
-    add("--drain-s", default=20.0, type=float, metavar="S", help="time to end streams after SIGTERM (20)")
-    add_log_flags(parser)
     return parser
