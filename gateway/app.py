@@ -24,7 +24,15 @@ from gateway.responses import convert as responses_names
 from gateway.responses import endpoints as responses
 from gateway.responses.store import ResponseLimits, ResponseStore
 from gateway.serving.bodies import accepted_by
-from gateway.serving.errors import ANTHROPIC_PREFIX, ApiError, Problem, error_json, invalid, problem_of
+from gateway.serving.errors import (
+    ANTHROPIC_PREFIX,
+    ApiError,
+    Problem,
+    error_json,
+    invalid,
+    problem_of,
+    unavailable,
+)
 from gateway.serving.fleet import FleetClient, served_by
 from gateway.serving.request_log import CLIENT_CLOSED_REQUEST, problem_to_tell
 from runtime.state.durable import DurableRedis
@@ -43,7 +51,16 @@ def make_app(
     limits: ResponseLimits,
 ) -> FastAPI:
     """Return the application, which refuses what Redis would keep without it. The caller closes `fleet`."""
-    app = FastAPI(title="Baton", openapi_url=None)
+    handlers: dict[Any, Any] = {
+        ApiError: _on_error,
+        BatonError: _on_error,
+        StoreUnavailable: _on_store_error,
+        HTTPException: _on_http_error,
+        RequestValidationError: _on_wrong_parameter,
+        ClientDisconnect: _on_disconnect,
+        Exception: _on_bug,
+    }
+    app = FastAPI(title="Baton", openapi_url=None, exception_handlers=handlers)
     for api in (openai, anthropic):
         app.include_router(api.routes(fleet, max_body_bytes))
     app.include_router(batches.routes(fleet, max_body_bytes, batch_api))
@@ -59,10 +76,7 @@ def make_app(
             return {"status": "ok"}
         except Unavailable as error:
             structlog.get_logger().warning("no_router_serves", reason=str(error))
-            message = f"no router of the fleet serves: {error}"
-            raise ApiError(
-                Problem(503, "overloaded_error", message, code="unavailable", retry_after_s=1.0)
-            ) from error
+            raise unavailable(f"no router of the fleet serves: {error}") from error
 
     @app.api_route("/version", methods=["GET", "HEAD"])
     async def version() -> dict[str, str]:
@@ -79,33 +93,21 @@ def make_app(
             return page(VERSION, (), "No router of it responds.")
         return page(VERSION, served_by(facts[0]), "")
 
-    handlers: dict[Any, Any] = {
-        ApiError: _on_error,
-        BatonError: _on_error,
-        StoreUnavailable: _on_store_error,
-        HTTPException: _on_http_error,
-        RequestValidationError: _on_wrong_parameter,
-        ClientDisconnect: _on_disconnect,
-        Exception: _on_bug,
-    }
-    for kind, handler in handlers.items():
-        app.add_exception_handler(kind, handler)
     return app
 
 
-def _respond(request: Request, problem: Problem) -> Response:
-    return JSONResponse(error_json(request.url.path, problem), problem.status, problem.headers())
+def _respond(path: str, problem: Problem) -> Response:
+    return JSONResponse(error_json(path, problem), problem.status, problem.headers())
 
 
 async def _on_error(request: Request, error: ApiError | BatonError) -> Response:
     param_of = getattr(request.state, "param_of", _param_of(request.url.path))
-    return _respond(request, problem_to_tell(error, param_of))
+    return _respond(request.url.path, problem_to_tell(error, param_of))
 
 
 def respond_to(path: str, error: ApiError | BatonError) -> Response:
     """Return the response to an error that is found before the application sees the request."""
-    problem = problem_of(error, _param_of(path))
-    return JSONResponse(error_json(path, problem), problem.status, problem.headers())
+    return _respond(path, problem_of(error, _param_of(path)))
 
 
 def _param_of(path: str) -> Callable[[str], str]:
@@ -116,13 +118,13 @@ def _param_of(path: str) -> Callable[[str], str]:
 
 async def _on_store_error(request: Request, error: StoreUnavailable) -> Response:
     message = f"Redis, which keeps files, batches and stored responses, does not respond: {error.reason}"
-    return _respond(request, Problem(503, "overloaded_error", message, code="redis_away", retry_after_s=1.0))
+    return _respond(request.url.path, unavailable(message, code="redis_away").problem)
 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
     message = f"{request.method} {request.url.path}: {error.detail}"
     kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
-    return _respond(request, Problem(error.status_code, kind, message))
+    return _respond(request.url.path, Problem(error.status_code, kind, message))
 
 
 async def _on_wrong_parameter(request: Request, error: RequestValidationError) -> Response:
@@ -139,4 +141,4 @@ async def _on_disconnect(_: Request, __: ClientDisconnect) -> Response:
 async def _on_bug(request: Request, error: Exception) -> Response:
     structlog.get_logger().error("request_failed", path=request.url.path, exc_info=error)
     message = "the gateway failed unexpectedly; its log has the reason"
-    return _respond(request, Problem(500, "api_error", message, code="internal_error"))
+    return _respond(request.url.path, Problem(500, "api_error", message, code="internal_error"))

@@ -5,8 +5,8 @@ serves it. In reading order:
 
 - `__main__`, `config`: flags, start and drain.
 - `service`: one request of the proxy's, from its head to the answer; `convert`: the proxy's messages.
-- `decision`: a gateway, or the response that the caller gets instead.
-- `refusals`: what the fleet would refuse, found out by a quote.
+- `decision`: a gateway, or the response that the caller gets instead: what the fleet would refuse, found out
+  by a quote.
 - `pool`: the gateways that serve.
 - `metrics`: what was decided.
 

@@ -9,7 +9,7 @@ import orjson
 from google.protobuf.struct_pb2 import Struct
 
 from baton.picker.v1 import ext_proc_pb2 as pb
-from gateway.picker.decision import Head, Picked
+from gateway.picker.decision import Decision, Head
 from gateway.serving.errors import Problem, error_json
 
 ENDPOINT = "x-gateway-destination-endpoint"
@@ -75,22 +75,19 @@ def body_modes(first: Request) -> BodyModes:
     return BodyModes(first.protocol_config.request_body_mode, first.protocol_config.response_body_mode)
 
 
-def undecided_to_pb() -> Response:
-    """Return the response to a head whose body decides."""
-    return Response(request_headers=pb.HeadersResponse())
-
-
-def picked_to_pb(picked: Picked, *, with_body: bool = False) -> Response:
-    """Return the response that names the gateway, to the head or to the whole body."""
+def decision_to_pb(head: Head, decision: Decision, *, with_body: bool = False) -> Response:
+    """Return the response that names the gateway, to the head or to the whole body, or the caller's own."""
+    if isinstance(decision, Problem):
+        return _problem_to_pb(head, decision)
     metadata = Struct()
-    metadata.update({_NAMESPACE: {ENDPOINT: picked.endpoint}})
-    common = pb.CommonResponse(header_mutation=_set({ENDPOINT: picked.endpoint}), clear_route_cache=True)
+    metadata.update({_NAMESPACE: {ENDPOINT: decision}})
+    common = pb.CommonResponse(header_mutation=_set({ENDPOINT: decision}), clear_route_cache=True)
     if with_body:
         return Response(request_body=pb.BodyResponse(response=common), dynamic_metadata=metadata)
     return Response(request_headers=pb.HeadersResponse(response=common), dynamic_metadata=metadata)
 
 
-def problem_to_pb(head: Head, problem: Problem) -> Response:
+def _problem_to_pb(head: Head, problem: Problem) -> Response:
     """Return the HTTP response that the caller gets, in the shape of the API that it called."""
     headers = {"content-type": "application/json", **problem.headers()}
     return Response(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import structlog
 
 from baton.routers import resolved
-from gateway.picker.decision import choose
 
 INTERVAL_S = 1.0
 """Between two looks at names, and at a gateway."""
@@ -27,9 +26,11 @@ class Target:
     address: str
     is_https: bool = False
 
-    @property
-    def host(self) -> str:
-        return self.address.rpartition(":")[0].strip("[]")
+
+def choose(serving: Sequence[str], subset: AbstractSet[str] | None, turn: int) -> str | None:
+    """Return the gateway whose turn it is, among those that serve and are allowed; None if there is none."""
+    allowed = serving if subset is None else [address for address in serving if address in subset]
+    return allowed[turn % len(allowed)] if allowed else None
 
 
 class Pool:
@@ -99,9 +100,10 @@ class Pool:
         """Ask a gateway again and again. Raise an error once it is gone, or does not answer in time."""
         ip, _, port = address.rpartition(":")
         context = self._context if target.is_https else None
+        name = target.address.rpartition(":")[0].strip("[]") if context else None
         async with asyncio.timeout(PROBE_S):
             reader, writer = await asyncio.open_connection(
-                ip.strip("[]"), int(port), ssl=context, server_hostname=target.host if context else None
+                ip.strip("[]"), int(port), ssl=context, server_hostname=name
             )
         try:
             while True:

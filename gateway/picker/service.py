@@ -27,17 +27,13 @@ from gateway.picker.convert import (
     Request,
     Response,
     body_modes,
+    decision_to_pb,
     head_from_pb,
-    picked_to_pb,
-    problem_to_pb,
     relayed_to_pb,
-    undecided_to_pb,
 )
-from gateway.picker.decision import NO_GATEWAY, Decision, Head, Picked
+from gateway.picker.decision import NO_GATEWAY, Decision, Head, refusal
 from gateway.picker.metrics import PickerMetrics
 from gateway.picker.pool import Pool
-from gateway.picker.refusals import refusal
-from gateway.serving.errors import Problem
 from gateway.serving.fleet import FleetClient
 
 NAME = "envoy.service.ext_proc.v3.ExternalProcessor"
@@ -46,13 +42,7 @@ NAME = "envoy.service.ext_proc.v3.ExternalProcessor"
 class PickerService:
     """Picks a gateway for each HTTP request, or responds to it."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        fleet: FleetClient,
-        metrics: PickerMetrics,
-        max_body_bytes: int,
-    ) -> None:
+    def __init__(self, pool: Pool, fleet: FleetClient, metrics: PickerMetrics, max_body_bytes: int) -> None:
         self._pool = pool
         self._fleet = fleet
         self._metrics = metrics
@@ -82,11 +72,9 @@ class PickerService:
             )
         head = head_from_pb(first)
         modes = body_modes(first)
-        if head.is_whole:
-            responses = self._headless(head)
-        elif modes.request == FULL_DUPLEX:
+        if modes.request == FULL_DUPLEX and not head.is_whole:
             responses = self._streamed(head, parts, modes)
-        elif modes.request == pb.BODY_MODE_BUFFERED:
+        elif modes.request == pb.BODY_MODE_BUFFERED and not head.is_whole:
             responses = self._buffered(head, parts)
         else:
             responses = self._headless(head)
@@ -100,13 +88,13 @@ class PickerService:
                     yield response
 
     async def _headless(self, head: Head) -> AsyncIterator[Response]:
-        yield _to_pb(head, await self._decide(head, b""))
+        yield decision_to_pb(head, await self._decide(head, b""))
 
     async def _buffered(self, head: Head, parts: AsyncIterator[Request]) -> AsyncIterator[Response]:
-        yield undecided_to_pb()
+        yield Response(request_headers=pb.HeadersResponse())  # the body decides
         part = await anext(parts, None)
         if part is not None:
-            yield _to_pb(head, await self._decide(head, part.request_body.body), with_body=True)
+            yield decision_to_pb(head, await self._decide(head, part.request_body.body), with_body=True)
 
     async def _streamed(
         self, head: Head, parts: AsyncIterator[Request], modes: BodyModes
@@ -124,7 +112,7 @@ class PickerService:
             if is_complete or size > self._max_body_bytes:
                 break
         body = b"".join(part.request_body.body for part in held) if is_complete else b""
-        yield _to_pb(head, await self._decide(head, body))
+        yield decision_to_pb(head, await self._decide(head, body))
         for part in held:
             for response in relayed_to_pb(part, modes):
                 yield response
@@ -136,16 +124,10 @@ class PickerService:
     async def _decide(self, head: Head, body: bytes) -> Decision:
         decision: Decision = NO_GATEWAY
         if (endpoint := self._pool.pick(head.subset)) is not None:
-            decision = await refusal(self._fleet, head, body) or Picked(endpoint)
+            decision = await refusal(self._fleet, head, body) or endpoint
         self._metrics.decided(decision)
         return decision
 
 
 def _ends(part: Request) -> bool:
     return part.HasField("request_trailers") or part.request_body.end_of_stream
-
-
-def _to_pb(head: Head, decision: Decision, *, with_body: bool = False) -> Response:
-    if isinstance(decision, Problem):
-        return problem_to_pb(head, decision)
-    return picked_to_pb(decision, with_body=with_body)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from gateway.serving.errors import Problem, error_json
+from gateway.serving.errors import error_json, invalid, unavailable
 from gateway.serving.shares import Shares
 
 
@@ -315,9 +315,10 @@ class Connection(HttpToolsProtocol):
 
 def _error(status: int, message: str, url: bytes) -> bytes:
     """Return a whole response."""
-    problem = Problem(status, "invalid_request_error", message, code="malformed_request")
     if status == 503:
-        problem = Problem(503, "overloaded_error", message, code="too_many_connections", retry_after_s=1.0)
+        problem = unavailable(message, code="too_many_connections").problem
+    else:
+        problem = invalid("", message, status=status, code="malformed_request").problem
     body = json.dumps(error_json(url.decode("latin-1"), problem)).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
     lines = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **problem.headers()}.items())

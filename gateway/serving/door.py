@@ -203,76 +203,60 @@ def caller_of(key: str) -> str:
 
 _CREDENTIALS = (b"authorization", b"x-api-key")
 _ONCE = frozenset({*_CREDENTIALS, b"host", b"origin"})
-_READ = frozenset(
-    {
-        *_ONCE,
-        b"sec-fetch-site",
-        b"content-type",
-        b"content-length",
-        b"transfer-encoding",
-    }
-)
+_READ = _ONCE | {b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding"}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Door:
     """Serves `app` behind these checks. `respond` makes the response to an error."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        rules: Rules,
-        keys: Keys,
-        bodies: Shares,
-        max_body_bytes: int,
-        respond: Callable[[str, ApiError | BatonError], Response],
-    ) -> None:
-        self._app = app
-        self._rules = rules
-        self._keys = keys
-        self._bodies = bodies
-        self._max_body_bytes = max_body_bytes
-        self._respond = respond
+    app: ASGIApp
+    rules: Rules
+    keys: Keys
+    bodies: Shares
+    max_body_bytes: int
+    respond: Callable[[str, ApiError | BatonError], Response]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         room: Room | None = None
         try:
             headers = _read(scope)
-            authorization, x_api_key = map(headers.get, _CREDENTIALS)
-            key = "" if authorization is None and x_api_key is None else _key_of(authorization, x_api_key)
+            credentials = [headers.get(name, b"").decode("latin-1") for name in _CREDENTIALS]
+            key = key_of(*credentials) if any(credentials) else ""
             caller_key.set(key)
-            check_caller(self._rules, scope["method"], scope["path"], headers)
+            check_caller(self.rules, scope["method"], scope["path"], headers)
             declared, is_chunked = int(headers.get(b"content-length", 0)), b"transfer-encoding" in headers
             if declared or is_chunked:
                 room = await self._room(scope, key, declared, is_chunked=is_chunked)
         except (ApiError, BatonError) as error:
-            await self._respond(scope["path"], error)(scope, receive, send)
+            await self.respond(scope["path"], error)(scope, receive, send)
             return
         if room is None:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         known = record.get()
         if known is not None:
             known.on_start = room.give_back
         try:
-            await self._app(scope, _counting(receive, room) if is_chunked else receive, send)
+            await self.app(scope, _counting(receive, room) if is_chunked else receive, send)
         finally:
             room.give_back()
 
     async def _room(self, scope: Scope, key: str, declared: int, *, is_chunked: bool) -> Room:
         """Return the room for a body. Raises `ApiError`, or `BatonError` for a key that is not accepted."""
         # A body that is too large is refused unread, and a file has room of its own.
-        size = 0 if scope["path"] == UPLOAD or declared > self._max_body_bytes else declared
+        size = 0 if scope["path"] == UPLOAD or declared > self.max_body_bytes else declared
         client = scope["client"]
-        room = Room(self._bodies, client[0] if client else "")
-        if self._keys.are_needed:
+        room = Room(self.bodies, client[0] if client else "")
+        if self.keys.are_needed:
             is_small = declared <= LARGE_BYTES and not is_chunked
-            if key and is_small and not self._keys.is_proven(key):
-                unproven = Room(self._bodies, "", UNPROVEN)
+            if key and is_small and not self.keys.is_proven(key):
+                unproven = Room(self.bodies, "", UNPROVEN)
                 if unproven.has_grown(size):
                     return unproven
-            await self._keys.prove(key)
+            await self.keys.prove(key)
             if key:
-                room = Room(self._bodies, caller_of(key))
+                room = Room(self.bodies, caller_of(key))
         room.grow(size)
         return room
 
@@ -297,10 +281,6 @@ def _read(scope: Scope) -> dict[bytes, bytes]:
                 raise invalid(name.decode(), f"{name.decode()} is set twice; accepted: once")
             found[name] = value
     return found
-
-
-def _key_of(authorization: bytes | None, x_api_key: bytes | None) -> str:
-    return key_of((authorization or b"").decode("latin-1"), (x_api_key or b"").decode("latin-1"))
 
 
 def key_of(authorization: str, x_api_key: str) -> str:

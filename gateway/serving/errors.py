@@ -87,10 +87,14 @@ class ApiError(Exception):
         self.problem = problem
 
 
+def unavailable(message: str, code: str = "unavailable") -> ApiError:
+    """Return the error of a request that may succeed when it is sent again in a second."""
+    return ApiError(Problem(503, "overloaded_error", message, code=code, retry_after_s=1.0))
+
+
 def drained() -> ApiError:
     """Return the error of a request that a gateway could not end before it leaves."""
-    message = "the gateway leaves, and the request did not end in time; send it again"
-    return ApiError(Problem(503, "overloaded_error", message, code="unavailable", retry_after_s=1.0))
+    return unavailable("the gateway leaves, and the request did not end in time; send it again")
 
 
 def needs_redis(what: str) -> ApiError:
@@ -99,9 +103,16 @@ def needs_redis(what: str) -> ApiError:
     return ApiError(Problem(501, "api_error", message, code="unsupported"))
 
 
-def invalid(param: str, message: str, *, status: int = 400, code: str = "invalid_field") -> ApiError:
+def invalid(
+    param: str,
+    message: str,
+    *,
+    status: int = 400,
+    code: str = "invalid_field",
+    retry_after_s: float | None = None,
+) -> ApiError:
     """Return the error for one wrong field; `message` names its value and what would be accepted."""
-    return ApiError(Problem(status, _INVALID, message, param=param, code=code))
+    return ApiError(Problem(status, _INVALID, message, param, code, retry_after_s))
 
 
 def no_such(kind: str, name: str, field: str = "") -> ApiError:
@@ -166,8 +177,6 @@ def problem_of(error: BatonError | ApiError, param_of: Callable[[str], str]) -> 
     )
 
 
-# Shapes
-
 ANTHROPIC_PREFIX = "/v1/messages"
 """Where the paths of Anthropic's API begin; all others are OpenAI's."""
 _ANTHROPIC_TYPES = {413: "request_too_large", 408: "timeout_error", 409: "invalid_request_error"}
@@ -182,27 +191,25 @@ def error_json(path: str, problem: Problem) -> dict[str, Any]:
 
 def anthropic_error(problem: Problem) -> dict[str, Any]:
     """Return Anthropic's error object, with `param` and the SLO that could be met as further fields."""
-    error: dict[str, Any] = {
-        "type": _ANTHROPIC_TYPES.get(problem.status, problem.type),
-        "message": problem.message,
-        "param": problem.param or None,
-        "code": problem.code or None,
-    }
-    if problem.attainable:
-        error["attainable"] = problem.attainable
-    return {"type": "error", "error": error}
+    return {"type": "error", "error": _error_of(problem, _ANTHROPIC_TYPES)}
 
 
 def openai_error(problem: Problem) -> dict[str, Any]:
     """Return OpenAI's error object, with the SLO that could have been promised."""
+    error = _error_of(problem, _OPENAI_TYPES)
+    if problem.retry_after_s is not None:
+        error["retry_after_ms"] = round(problem.retry_after_s * 1000)
+    return {"error": error}
+
+
+def _error_of(problem: Problem, types: Mapping[int, str]) -> dict[str, Any]:
+    """Return what both have; `types` has the error's type by status, where an API has one of its own."""
     error: dict[str, Any] = {
         "message": problem.message,
-        "type": _OPENAI_TYPES.get(problem.status, problem.type),
+        "type": types.get(problem.status, problem.type),
         "param": problem.param or None,
         "code": problem.code or None,
     }
     if problem.attainable:
         error["attainable"] = problem.attainable
-    if problem.retry_after_s is not None:
-        error["retry_after_ms"] = round(problem.retry_after_s * 1000)
-    return {"error": error}
+    return error

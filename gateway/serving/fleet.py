@@ -106,12 +106,11 @@ class FleetClient:
         """Return the bytes of each token, read from the fleet once."""
         if self._vocabulary is None:
             model = (await self.model()).facts
-            pages = [
-                range(first, min(first + _PAGE, model.vocab_size))
+            self._vocabulary = [
+                data
                 for first in range(0, model.vocab_size, _PAGE)
+                for data in await self.sdk.token_bytes(range(first, min(first + _PAGE, model.vocab_size)))
             ]
-            read = [await self.sdk.token_bytes(page) for page in pages]
-            self._vocabulary = [data for page in read for data in page]
         return self._vocabulary
 
     async def tenant(self) -> str:

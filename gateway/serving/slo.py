@@ -9,20 +9,26 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, PydanticUseDefault
+from pydantic_core import CoreSchema, PydanticUseDefault, from_json
 
 from baton.types import Accepted, Delivery, Finished, FinishReason, Promise, Slo, SloClass, TimeSplit
 from baton.wire.fields import names_of, rounded, shown
 from gateway.serving.errors import Problem, invalid
 
+CLASS_HEADER = "x-baton-slo-class"
 HEADERS = {
     "x-baton-ttft-ms": "ttft_ms",
     "x-baton-tpot-ms": "tpot_ms",
     "x-baton-itl-ms": "itl_ms",
     "x-baton-deadline-ms": "deadline_ms",
+    CLASS_HEADER: "slo_class",
+    "x-baton-allow-at-risk": "allow_at_risk",
 }
-CLASS_HEADER = "x-baton-slo-class"
-AT_RISK_HEADER = "x-baton-allow-at-risk"
+"""Headers that state what a field of `slo` may state as well."""
+_CHOICES: dict[str, dict[str, Any]] = {
+    "slo_class": {slo_class.value: slo_class.value for slo_class in SloClass},
+    "allow_at_risk": {"true": True, "false": False},
+}
 _MAX_DIGITS = 10
 MAX_MESSAGES = 4096
 """Messages of a chat: the limit of a router."""
@@ -88,28 +94,21 @@ def slo_of(stated: SloFields | None, headers: Mapping[str, str]) -> Slo:
         text = headers.get(header)
         if text is None:
             continue
-        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-            raise invalid(header, f"{header} is {shown(text)}; accepted: milliseconds, a whole number")
-        _once(given, name, header)
-        given[name] = int(text)
-    classes = [slo_class.value for slo_class in SloClass]
-    for header, name, accepted in (
-        (CLASS_HEADER, "slo_class", classes),
-        (AT_RISK_HEADER, "allow_at_risk", ["true", "false"]),
-    ):
-        text = headers.get(header)
-        if text is None:
-            continue
-        if text not in accepted:
-            raise invalid(header, f"{header} is {shown(text)}; accepted: {', '.join(accepted)}")
-        _once(given, name, header)
-        given[name] = text == "true" if name == "allow_at_risk" else text
+        value = _stated(header, name, text)
+        if name in given:
+            raise invalid(header, f"{header} is set beside slo.{name}; accepted: one of them")
+        given[name] = value
     return Slo(**given | {"slo_class": SloClass(given.get("slo_class", SloClass.STANDARD))})
 
 
-def _once(given: dict[str, Any], name: str, header: str) -> None:
-    if name in given:
-        raise invalid(header, f"{header} is set beside slo.{name}; accepted: one of them")
+def _stated(header: str, name: str, text: str) -> Any:
+    choices = _CHOICES.get(name)
+    if choices is None and text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
+        return int(text)
+    if choices is None or text not in choices:
+        accepted = "milliseconds, a whole number" if choices is None else ", ".join(choices)
+        raise invalid(header, f"{header} is {shown(text)}; accepted: {accepted}")
+    return choices[text]
 
 
 def comment(text: str) -> bytes:
@@ -161,3 +160,12 @@ def end_of(reason: FinishReason, *, has_cut_call: bool) -> FinishReason:
     what clients know of calls that must not run.
     """
     return FinishReason.LENGTH if has_cut_call and reason is FinishReason.STOP else reason
+
+
+def arguments_of(call: str) -> dict[str, Any] | None:
+    """Return a call's arguments; None if they broke off, since half of them might be taken for a whole."""
+    try:
+        arguments = from_json(call)
+    except ValueError:
+        return None
+    return arguments if isinstance(arguments, dict) else None

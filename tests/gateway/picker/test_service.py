@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from baton.picker.v1 import ext_proc_pb2 as pb
 from baton.v1 import errors_pb2, inference_pb2
-from gateway.picker.decision import choose
+from gateway.picker.pool import choose
 from tests.baton.scripted_service import BREAK, ScriptedRouter
 from tests.fleet.driving import until
 from tests.gateway.picker.asking import MODEL, TEXT, Asking, endpoint_of, head, passed_on, piece, serves
