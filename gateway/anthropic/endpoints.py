@@ -29,8 +29,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         body = await read_body(request, MessagesBody, max_body_bytes)
         model = await fleet.model(body.model)
         chat = await converted(request, chat_of, body)
-        generation = generation_of(body, chat, request.headers)
-        generation = replace(generation, model=model)
+        generation = replace(generation_of(body, chat, request.headers), model=model)
         if not body.stream:
             (completion,) = await unless_gone(request, complete_all(fleet, [generation]))
             headers = _with_id({"x-request-id": completion.request_id})

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from pydantic_core import from_json
 
 from baton.errors import BatonError
 from baton.parsing import deltas_of
 from baton.types import ChoiceFinished, Completion, Event, Finished, FinishReason, Queued, Tokens, Usage
-from baton.types.chat import ChatMessage, ToolCall
+from baton.types.chat import ChatMessage
 from baton.types.deltas import (
     ContentDelta,
     CutCalls,
@@ -30,7 +29,7 @@ from gateway.serving.direct import Frames, Line
 from gateway.serving.errors import ApiError, anthropic_error
 from gateway.serving.generations import Running
 from gateway.serving.request_log import problem_to_tell
-from gateway.serving.slo import early_end, end_of, outcome_json
+from gateway.serving.slo import arguments_of, early_end, end_of, outcome_json
 
 _BLOCKS = {ContentDelta: "text", ReasoningDelta: "thinking", ToolCallArguments: "tool_use"}
 """The block that a delta goes on with."""
@@ -68,19 +67,11 @@ def _content(deltas: Sequence[Delta], said: ChatMessage) -> list[dict[str, Any]]
                 add("thinking", "thinking", text, signature="")
             case ToolCallBegun(index):
                 call = said.tool_calls[index]
-                if (given := _input(call)) is not None:
+                if (given := arguments_of(call.arguments)) is not None:
                     blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
             case ToolCallArguments() | ToolCallEnded():
                 pass  # the call has them
     return blocks or [{"type": "text", "text": ""}]
-
-
-def _input(call: ToolCall) -> dict[str, Any] | None:
-    """Return the arguments; None if they broke off, since half of them might be taken for a whole."""
-    try:
-        return dict(from_json(call.arguments))
-    except ValueError:
-        return None
 
 
 async def message_events(running: Running, model: str, line: Line) -> AsyncGenerator[bytes, None]:
@@ -181,12 +172,7 @@ class _Events:
         cut = bool(self.cut_calls)
         stop = _stop(self.end, finished, has_calls=self.has_calls, has_cut_call=cut)
         outcome = outcome_json(self.running.accepted.request_id, finished, self.running.resumes)
-        delta = {
-            "type": "message_delta",
-            "delta": stop,
-            "usage": _usage(finished.usage),
-            "baton": outcome,
-        }
+        delta = {"type": "message_delta", "delta": stop, "usage": _usage(finished.usage), "baton": outcome}
         empty = b"" if self.kind else self._begin("text", text="")
         return empty + self._close() + _sse(delta) + _sse({"type": "message_stop"})
 

@@ -18,6 +18,7 @@ from gateway.batches.files import FORM_BYTES, FileStore, StoredFile, StoreLimits
 from gateway.batches.lines import URLS, LineChecker
 from gateway.batches.records import Batch, BatchStore
 from gateway.batches.upload import checked_expiry, received_form, store_upload
+from gateway.openai.shapes import Order, check_limit, list_json
 from gateway.serving.bodies import read_body
 from gateway.serving.errors import ApiError, Problem, invalid, needs_redis
 from gateway.serving.fleet import FleetClient
@@ -30,6 +31,7 @@ MAX_WINDOW_S = 7 * 86400
 MAX_METADATA = 16
 MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
+Purpose = Literal["", "batch", "batch_output"]
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -93,13 +95,9 @@ def _add_files(
 
     @router.get("/v1/files")
     async def list_files(
-        after: str = "", limit: int = 1000, order: Literal["asc", "desc"] = "desc", purpose: str = ""
+        after: str = "", limit: int = 1000, order: Order = "desc", purpose: Purpose = ""
     ) -> dict[str, Any]:
-        _check_limit(limit, 10_000)
-        if purpose not in {"", "batch", "batch_output"}:
-            raise invalid(
-                "purpose", f"purpose is {shown(purpose)}; accepted: 'batch', 'batch_output', or unset"
-            )
+        check_limit(limit, 10_000)
         tenant = await fleet.sdk.proven_tenant()
         return _page(*await api().files.page(tenant, purpose, after, limit, newest_first=order == "desc"))
 
@@ -111,9 +109,8 @@ def _add_files(
     async def content(file_id: str) -> Response:
         file = await api().files.find(file_id, await fleet.sdk.proven_tenant())
         headers = {"content-length": str(file.bytes)}
-        return StreamingResponse(
-            api().files.content(file_id), headers=headers, media_type="application/jsonl"
-        )
+        pieces = api().files.content(file_id)
+        return StreamingResponse(pieces, headers=headers, media_type="application/jsonl")
 
     @router.delete("/v1/files/{file_id}")
     async def delete(file_id: str) -> dict[str, Any]:
@@ -149,7 +146,7 @@ def _add_batches(
 
     @router.get("/v1/batches")
     async def list_batches(after: str = "", limit: int = 20) -> dict[str, Any]:
-        _check_limit(limit, 100)
+        check_limit(limit, 100)
         return _page(*await api().batches.page(await fleet.sdk.proven_tenant(), after, limit))
 
     @router.get("/v1/batches/{batch_id}")
@@ -164,11 +161,6 @@ def _add_batches(
             message = f"batch {batch_id!r} is {batch.status.value}; accepted: one that has not ended"
             raise invalid("batch_id", message, status=409, code="conflict")
         return (await api().batches.find(batch_id, tenant)).to_json()
-
-
-def _check_limit(limit: int, most: int) -> None:
-    if not 1 <= limit <= most:
-        raise invalid("limit", f"limit is {limit}; accepted: 1 to {most}")
 
 
 def _window_s(text: str) -> int:
@@ -200,11 +192,4 @@ def _problems(body: BatchBody, file: StoredFile) -> list[dict[str, Any]]:
 
 
 def _page(rows: list[Batch] | list[StoredFile], has_more: bool) -> dict[str, Any]:
-    data = [row.to_json() for row in rows]
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": has_more,
-    }
+    return list_json([row.to_json() for row in rows], has_more=has_more)

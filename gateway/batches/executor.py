@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import structlog
 from starlette.types import ASGIApp
 
-from gateway.batches.calls import Reply, call
+from gateway.batches.calls import Line, Reply, call, is_done, parse_line
 from gateway.batches.files import EXPIRIES, FileStore
-from gateway.batches.lines import Line, is_done, parse_line
 from gateway.batches.records import LEASE_MS, BatchStore, Ended, Lease, Recorded, Status
-from gateway.batches.results import reply_line, request_id_of, unreadable_line, unrun_line
 from gateway.batches.window import WAITED_MS, Outcome, Window
 from gateway.serving.generations import ID_HEADER
 from gateway.serving.slo import CLASS_HEADER
 from runtime.state.errors import StoreUnavailable
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_BATCHES = 4
@@ -121,11 +120,11 @@ class Executor:
         """
         while True:
             status = await self._run_lines(lease)
-            if status is Status.COMPLETED and not await patiently(lambda: self._batches.finalize(lease)):
+            if status is Status.COMPLETED and not await patiently(self._batches.finalize, lease):
                 status = Status.CANCELLED
             if status is not Status.COMPLETED:
                 await self._record_unrun(lease, status)
-            ended = await patiently(lambda status=status: self._batches.end(lease, status))  # type: ignore[misc]
+            ended = await patiently(self._batches.end, lease, status)
             if ended is Ended.DONE:
                 return status
             if ended is Ended.LEASE_LOST:
@@ -176,9 +175,9 @@ class Executor:
     async def _lines(self, lease: Lease) -> AsyncGenerator[Line, None]:
         """Yield the lines that have no result, also those that the input has no longer."""
         batch = lease.batch
-        done, number = await patiently(lambda: self._batches.done(batch.id)), 0
-        place = 0
-        while pieces := await patiently(lambda at=place: self._files.pieces(batch.input_file_id, at)):  # type: ignore[misc]
+        done = await patiently(self._batches.done, batch.id)
+        number = place = 0
+        while pieces := await patiently(self._files.pieces, batch.input_file_id, place):
             place += len(pieces)
             for piece in pieces:
                 for data in filter(bytes.strip, piece.split(b"\n")):
@@ -192,16 +191,16 @@ class Executor:
     async def _run_line(self, lease: Lease, line: Line) -> None:
         """Run a line until it has a result, and record that."""
         if line.problem:
-            data = unreadable_line(lease.batch.id, line)
-            await self._record(lease, {line.number: data}, failed=True)
+            await self._record(lease, {line.number: line.unreadable_result(lease.batch.id)}, failed=True)
             return
         attempt = 0
         while True:
             outcome: Outcome | None = None
-            request_id = request_id_of(lease.batch.id, line.number, attempt)
+            request_id = line.request_id(lease.batch.id, attempt)
             entered = await self._window.enter()
             try:
-                reply = await self._call(lease, line, request_id)
+                headers = {ID_HEADER: request_id, CLASS_HEADER: "batch", "content-type": "application/json"}
+                reply = await call(self._app, line.url, line.body, headers, lease.batch.tenant)
                 outcome = _outcome(reply)
             finally:
                 self._window.leave(entered, outcome)
@@ -211,12 +210,8 @@ class Executor:
                 break
             log.debug("line_waits", batch=lease.batch.id, line=line.number, status=reply.status)
             await asyncio.sleep(ROOM_S if reply.status in {401, 403} else reply.retry_after_s)
-        data = reply_line(lease.batch.id, line, request_id, reply)
+        data = line.reply_result(lease.batch.id, request_id, reply)
         await self._record(lease, {line.number: data}, failed=reply.status != 200)
-
-    async def _call(self, lease: Lease, line: Line, request_id: str) -> Reply:
-        headers = {ID_HEADER: request_id, CLASS_HEADER: "batch", "content-type": "application/json"}
-        return await call(self._app, line.url, line.body, headers, lease.batch.tenant)
 
     async def _record(
         self, lease: Lease, results: dict[int, bytes], *, failed: bool, needs_room: bool = True
@@ -224,7 +219,7 @@ class Executor:
         """Record results, and wait for room if they need it. Raises `LeaseLost`."""
         while True:
             recorded = await patiently(
-                lambda: self._batches.record(lease, results, failed=failed, needs_room=needs_room)
+                self._batches.record, lease, results, failed=failed, needs_room=needs_room
             )
             if recorded is Recorded.LEASE_LOST:
                 raise LeaseLost
@@ -237,7 +232,7 @@ class Executor:
         """Record that lines were not run, whatever room there is: a batch must be able to end."""
         results: dict[int, bytes] = {}
         async for line in self._lines(lease):
-            results[line.number] = unrun_line(lease.batch.id, line, status)
+            results[line.number] = line.unrun_result(lease.batch.id, status)
             if len(results) == UNRUN_LINES:
                 await self._record(lease, results, failed=True, needs_room=False)
                 await self._renew(lease)
@@ -256,10 +251,10 @@ def _outcome(reply: Reply) -> Outcome | None:
     return Outcome.WAITED if waited_ms > WAITED_MS else Outcome.ROOM
 
 
-async def patiently(use: Callable[[], Awaitable[T]]) -> T:
+async def patiently(use: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of a use of Redis, after waiting for as long as Redis is away."""
     while True:
         try:
-            return await use()
+            return await use(*args, **kwargs)
         except StoreUnavailable:
             await asyncio.sleep(AWAY_S)

@@ -7,11 +7,12 @@ import json
 import secrets
 import time
 import zlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from gateway.serving.errors import ApiError, Problem, invalid, no_such
+from gateway.serving.errors import ApiError, Problem, invalid, no_such, unavailable
 from runtime.state import keys
 from runtime.state.durable import DurableRedis
 
@@ -100,11 +101,10 @@ class FileStore:
     async def reserve(self, file_id: str, tenant: str, size: int, fields: Mapping[str, str]) -> None:
         """Reserve room for a file of this size. Raises `ApiError` if the stored files leave too little."""
         limits, ttl_ms = self.limits, UPLOAD_TTL_S * 1000
-        flat = [part for pair in fields.items() for part in pair]
         stored = await self.redis.run(
             "reserve_file",
             [file_key(file_id), STORED, EXPIRIES],
-            [file_id, tenant, size, limits.max_tenant_bytes, limits.max_stored_bytes, ttl_ms, *flat],
+            [file_id, tenant, size, limits.max_tenant_bytes, limits.max_stored_bytes, ttl_ms, *flat(fields)],
         )
         if stored:
             raise self._full(f"a file of {size} bytes", *stored)
@@ -135,31 +135,23 @@ class FileStore:
         _check_kept(await self.redis.run("append_piece", own, [place, zlib.compress(lines)]))
 
     async def publish(
-        self,
-        file_id: str,
-        tenant: str,
-        purpose: str,
-        ttl_s: int,
-        num_pieces: int,
-        fields: Mapping[str, str],
+        self, file_id: str, tenant: str, purpose: str, ttl_s: int, num_pieces: int, fields: Mapping[str, str]
     ) -> None:
         """Make a reserved file visible, with more of its fields.
 
         Raises `ApiError` if it has expired, or does not have all of its pieces.
         """
-        flat = [part for pair in fields.items() for part in pair]
         published = await self.redis.run(
             "publish_file",
             [file_key(file_id), EXPIRIES, *lists_of(tenant, purpose), pieces_key(file_id)],
-            [file_id, ttl_s, num_pieces, *flat],
+            [file_id, ttl_s, num_pieces, *flat(fields)],
         )
         _check_kept(published)
 
     async def find(self, file_id: str, tenant: str, field: str = "file_id") -> StoredFile:
         """Return a tenant's file. Raises `ApiError`, which names `field`, if it has none of this id."""
-        with self.redis.client() as redis:
-            fields = await redis.hgetall(file_key(file_id))
-        if not fields.get(b"is_ready") or fields[b"tenant"].decode() != tenant:
+        fields = await hash_at(self.redis, file_key(file_id))
+        if not fields.get("is_ready") or fields["tenant"] != tenant:
             raise no_such("file", file_id, field)
         return _file_of(file_id, fields)
 
@@ -167,15 +159,9 @@ class FileStore:
         self, tenant: str, purpose: str, after: str, limit: int, *, newest_first: bool
     ) -> tuple[list[StoredFile], bool]:
         """Return a page of a tenant's files, and whether more follow."""
-        ids, has_more = await page_of(
-            self.redis, lists_of(tenant, purpose)[0], after, limit, newest_first=newest_first
-        )
-        with self.redis.client() as redis:
-            async with redis.pipeline(transaction=False) as pipeline:
-                for file_id in ids:
-                    pipeline.hgetall(file_key(file_id))
-                rows = await pipeline.execute()
-        return [_file_of(file_id, row) for file_id, row in zip(ids, rows, strict=True) if row], has_more
+        index = lists_of(tenant, purpose)[0]
+        rows, has_more = await page_of(self.redis, index, file_key, after, limit, newest_first=newest_first)
+        return [_file_of(file_id, row) for file_id, row in rows.items()], has_more
 
     async def content(self, file_id: str) -> AsyncGenerator[bytes, None]:
         """Yield the content in pieces of whole lines."""
@@ -210,18 +196,43 @@ class FileStore:
             raise invalid("file_id", message, status=409, code="conflict")
 
 
+async def hash_at(redis: DurableRedis, key: str) -> dict[str, str]:
+    """Return the fields of a hash, which is empty if it does not exist."""
+    with redis.client() as client:
+        return _texts(await client.hgetall(key))
+
+
 async def page_of(
-    redis: DurableRedis, index: str, after: str, limit: int, *, newest_first: bool
-) -> tuple[list[str], bool]:
-    """Return up to `limit` ids of an index after the one given, and whether more follow."""
+    redis: DurableRedis,
+    index: str,
+    key_of: Callable[[str], str],
+    after: str,
+    limit: int,
+    *,
+    newest_first: bool = True,
+) -> tuple[dict[str, dict[str, str]], bool]:
+    """Return the hashes of up to `limit` ids of an index after the one given, and whether more follow."""
     limit = min(limit, MAX_PAGE)
     with redis.client() as client:
         if newest_first:
             found = await client.zrevrangebylex(index, f"({after}" if after else "+", "-", 0, limit + 1)
         else:
             found = await client.zrangebylex(index, f"({after}" if after else "-", "+", 0, limit + 1)
-    ids = [member.decode() for member in found]
-    return ids[:limit], len(ids) > limit
+        ids = [member.decode() for member in found[:limit]]
+        async with client.pipeline(transaction=False) as pipeline:
+            for name in ids:
+                pipeline.hgetall(key_of(name))
+            rows = await pipeline.execute()
+    return {name: _texts(row) for name, row in zip(ids, rows, strict=True) if row}, len(found) > limit
+
+
+def flat(fields: Mapping[str, str | int]) -> Iterable[str | int]:
+    """Return names and values in turn, as scripts take them."""
+    return chain.from_iterable(fields.items())
+
+
+def _texts(row: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in row.items()}
 
 
 def _check_kept(code: int) -> None:
@@ -229,12 +240,10 @@ def _check_kept(code: int) -> None:
     if code == 0:
         raise ApiError(Problem(408, "timeout_error", "the upload took too long", code="timeout"))
     if code < 0:
-        message = "Redis, which keeps the files, has lost a part of the upload; send the file again"
-        raise ApiError(Problem(503, "overloaded_error", message, code="unavailable", retry_after_s=1.0))
+        raise unavailable("Redis, which keeps the files, has lost a part of the upload; send the file again")
 
 
-def _file_of(file_id: str, fields: Mapping[bytes, bytes]) -> StoredFile:
-    text = {name.decode(): value.decode() for name, value in fields.items()}
+def _file_of(file_id: str, text: Mapping[str, str]) -> StoredFile:
     return StoredFile(
         file_id,
         text["filename"],

@@ -1,11 +1,10 @@
-"""The requests of a batch's file, one on each line."""
+"""The requests of a batch's file, one on each line, checked when the file arrives."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -19,7 +18,7 @@ from gateway.responses.convert import generation_of as response_generation
 from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
 from gateway.serving.bodies import explained, leave_out_unknown, lying_in, refuse_excess
-from gateway.serving.errors import ApiError, Problem, invalid
+from gateway.serving.errors import ApiError, invalid
 from gateway.serving.fleet import accepted_names, served_by
 from gateway.serving.slo import Strict
 
@@ -87,8 +86,7 @@ class LineChecker:
             self._check(data)
         except ApiError as error:
             found = error.problem
-            message = f"line {self.num_lines}: {found.message}"
-            problem = Problem(found.status, found.type, message, param=found.param, code=found.code)
+            problem = replace(found, message=f"line {self.num_lines}: {found.message}")
             raise ApiError(problem) from None
 
     def _check(self, data: bytes) -> None:
@@ -101,7 +99,7 @@ class LineChecker:
         try:
             line = _LINE.validate_json(data)
         except ValidationError as error:
-            raise _without_union(error) from None
+            raise _explained(error) from None
         leave_out_unknown(line)
         digest = hashlib.blake2b(line.custom_id.encode(), digest_size=16).digest()
         if digest in self._custom_ids:
@@ -127,42 +125,12 @@ class LineChecker:
             raise invalid(f"body.{found.param}", f"body.{found.message}", code=found.code) from None
 
 
-def _without_union(error: ValidationError) -> ApiError:
-    """Return the error without the name of the union's member, which pydantic puts before the path."""
+def _explained(error: ValidationError) -> ApiError:
+    """Return the error of the first wrong field. Only the url says which fields a line has."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "union_tag_invalid":
         url = first["ctx"]["tag"]
         return invalid("url", f"url is {shown(url)}; accepted: {', '.join(URLS)}", code="invalid_url")
     if first["type"] == "union_tag_not_found":
         return invalid("url", "url is missing")
-    problem = explained(error).problem
-    for url in URLS:
-        if problem.param.startswith(f"{url}."):
-            param = problem.param.removeprefix(f"{url}.")
-            return invalid(param, problem.message.replace(problem.param, param, 1), code=problem.code)
-    return ApiError(problem)
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A checked line, to run. `number` counts from 0. One with a problem cannot be run."""
-
-    number: int
-    custom_id: str
-    url: str
-    body: Mapping[str, Any]
-    problem: str = ""
-
-
-def parse_line(number: int, data: bytes) -> Line:
-    """Return a line that has been checked."""
-    try:
-        found = json.loads(data)
-        return Line(number, found["custom_id"], found["url"], found["body"])
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        return Line(number, "", "", {}, f"line {number + 1} cannot be read: {error}")
-
-
-def is_done(bitmap: bytes, number: int) -> bool:
-    """Return whether a line has a result, in a bitmap as Redis keeps it."""
-    return number // 8 < len(bitmap) and bool(bitmap[number // 8] & 0x80 >> number % 8)
+    return explained(error)

@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from gateway.batches.files import (
@@ -16,6 +16,8 @@ from gateway.batches.files import (
     StoredFile,
     StoreLimits,
     file_key,
+    flat,
+    hash_at,
     lists_of,
     new_id,
     page_of,
@@ -44,20 +46,20 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Recorded(StrEnum):
-    """The outcome of recording results."""
+class Recorded(IntEnum):
+    """The outcome of recording results, as the script returns it."""
 
-    DONE = "done"
-    LEASE_LOST = "lease lost"
-    NO_ROOM = "no room"
+    DONE = 1
+    LEASE_LOST = 0
+    NO_ROOM = -1
 
 
-class Ended(StrEnum):
-    """The outcome of ending a batch."""
+class Ended(IntEnum):
+    """The outcome of ending a batch, as the script returns it."""
 
-    DONE = "done"
-    LEASE_LOST = "lease lost"
-    LINES_MISSING = "lines missing"
+    DONE = 1
+    LEASE_LOST = 0
+    LINES_MISSING = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +162,10 @@ class BatchStore:
         if problems:
             fields["problems"] = json.dumps({"object": "list", "data": problems})
         status = Status.FAILED if problems else Status.VALIDATING
-        flat = [part for pair in fields.items() for part in pair]
         created = await self._redis.run(
             "create_batch",
             [batch_key(batch_id), index_of(tenant), RUNNABLE, file_key(file.id), EXPIRIES],
-            [batch_id, window_s, KEPT_S * 1000, status, *flat],
+            [batch_id, window_s, KEPT_S * 1000, status, *flat(fields)],
         )
         if not created:
             raise no_such("file", file.id)
@@ -178,28 +179,26 @@ class BatchStore:
         return batch
 
     async def _read(self, batch_id: str) -> Batch | None:
-        with self._redis.client() as redis:
-            fields = await redis.hgetall(batch_key(batch_id))
+        fields = await hash_at(self._redis, batch_key(batch_id))
         return _batch_of(batch_id, fields) if fields else None
 
     async def page(self, tenant: str, after: str, limit: int) -> tuple[list[Batch], bool]:
         """Return a page of a tenant's batches, newest first, and whether more follow."""
-        ids, has_more = await page_of(self._redis, index_of(tenant), after, limit, newest_first=True)
-        with self._redis.client() as redis:
-            async with redis.pipeline(transaction=False) as pipeline:
-                for batch_id in ids:
-                    pipeline.hgetall(batch_key(batch_id))
-                rows = await pipeline.execute()
-        return [_batch_of(batch_id, row) for batch_id, row in zip(ids, rows, strict=True) if row], has_more
+        rows, has_more = await page_of(self._redis, index_of(tenant), batch_key, after, limit)
+        return [_batch_of(batch_id, row) for batch_id, row in rows.items()], has_more
 
     async def cancel(self, batch_id: str) -> bool:
         """Ask for a batch's end. Return False if it has ended or is being ended."""
-        moved = await self._redis.run(
-            "move_batch",
-            [batch_key(batch_id)],
-            [Status.CANCELLING, "", Status.VALIDATING, Status.IN_PROGRESS, Status.FINALIZING],
-        )
-        return bool(moved)
+        running = (Status.VALIDATING, Status.IN_PROGRESS, Status.FINALIZING)
+        return await self._move(batch_id, Status.CANCELLING, "", *running)
+
+    async def finalize(self, lease: Lease) -> bool:
+        """Say that all lines have a result. Return False if the batch is being cancelled."""
+        return await self._move(lease.batch.id, Status.FINALIZING, lease.fence, Status.IN_PROGRESS)
+
+    async def _move(self, batch_id: str, status: Status, fence: int | str, *before: Status) -> bool:
+        """Set the status if it is one of those before, and the fence is the lease's or empty."""
+        return bool(await self._redis.run("move_batch", [batch_key(batch_id)], [status, fence, *before]))
 
     async def take(self) -> Lease | None:
         """Take the batch that has waited longest for a gateway; None if none waits."""
@@ -211,20 +210,16 @@ class BatchStore:
         batch = await self._read(batch_id) if fence else None
         return None if batch is None else Lease(batch, fence)
 
-    async def renew(self, lease: Lease) -> tuple[Status, int] | None:
+    async def renew(self, lease: Lease, ttl_ms: int = LEASE_MS) -> tuple[Status, int] | None:
         """Keep the lease. Return the batch's status and the seconds left; None if the lease is lost."""
-        return await self._renew(lease, LEASE_MS)
+        batch_id = lease.batch.id
+        own = [RUNNABLE, batch_key(batch_id)]
+        found = await self._redis.run("renew_batch", own, [batch_id, lease.fence, ttl_ms])
+        return (Status(found[0].decode()), int(found[1])) if found else None
 
     async def give_back(self, lease: Lease) -> None:
         """Let another gateway take the batch at once."""
-        await self._renew(lease, 0)
-
-    async def _renew(self, lease: Lease, ttl_ms: int) -> tuple[Status, int] | None:
-        batch_id = lease.batch.id
-        found = await self._redis.run(
-            "renew_batch", [RUNNABLE, batch_key(batch_id)], [batch_id, lease.fence, ttl_ms]
-        )
-        return (Status(found[0].decode()), int(found[1])) if found else None
+        await self.renew(lease, ttl_ms=0)
 
     async def done(self, batch_id: str) -> bytes:
         """Return the bitmap of lines that have a result."""
@@ -245,54 +240,27 @@ class BatchStore:
         code = await self._redis.run(
             "record_lines",
             [batch_key(batch.id), done_key(batch.id), file_key(file_id), pieces_key(file_id), STORED],
-            [
-                lease.fence,
-                "failed" if failed else "completed",
-                batch.tenant,
-                *most,
-                *lines,
-            ],
+            [lease.fence, "failed" if failed else "completed", batch.tenant, *most, *lines],
         )
-        return {1: Recorded.DONE, 0: Recorded.LEASE_LOST, -1: Recorded.NO_ROOM}[code]
-
-    async def finalize(self, lease: Lease) -> bool:
-        """Say that all lines have a result. Return False if the batch is being cancelled."""
-        moved = await self._redis.run(
-            "move_batch",
-            [batch_key(lease.batch.id)],
-            [Status.FINALIZING, lease.fence, Status.IN_PROGRESS],
-        )
-        return bool(moved)
+        return Recorded(code)
 
     async def end(self, lease: Lease, status: Status) -> Ended:
         """End the batch and publish its results, if every line has one."""
         batch = lease.batch
-        code = await self._redis.run(
-            "end_batch",
-            [
-                batch_key(batch.id),
-                done_key(batch.id),
-                RUNNABLE,
-                file_key(batch.input_file_id),
-                EXPIRIES,
-                *lists_of(batch.tenant, "batch_output"),
-                file_key(batch.results),
-                file_key(batch.errors),
-            ],
-            [
-                batch.id,
-                lease.fence,
-                status,
-                batch.output_ttl_s,
-                KEPT_S,
-                batch.results,
-                f"{batch.id}_output.jsonl",
-                batch.errors,
-                f"{batch.id}_error.jsonl",
-                batch.tenant,
-            ],
-        )
-        return {1: Ended.DONE, 0: Ended.LEASE_LOST, -1: Ended.LINES_MISSING}[code]
+        script_keys = [
+            batch_key(batch.id),
+            done_key(batch.id),
+            RUNNABLE,
+            file_key(batch.input_file_id),
+            EXPIRIES,
+            *lists_of(batch.tenant, "batch_output"),
+            file_key(batch.results),
+            file_key(batch.errors),
+        ]
+        names = (batch.results, f"{batch.id}_output.jsonl", batch.errors, f"{batch.id}_error.jsonl")
+        args: list[str | int] = [batch.id, lease.fence, status, batch.output_ttl_s, KEPT_S, *names]
+        code = await self._redis.run("end_batch", script_keys, [*args, batch.tenant])
+        return Ended(code)
 
     async def _forget_oldest(self, tenant: str) -> None:
         """Make room for one more batch of the tenant."""
@@ -320,8 +288,7 @@ class BatchStore:
             await redis.zrem(EXPIRIES, batch_id)
 
 
-def _batch_of(batch_id: str, found: Mapping[bytes, bytes]) -> Batch:
-    fields = {name.decode(): value.decode() for name, value in found.items()}
+def _batch_of(batch_id: str, fields: Mapping[str, str]) -> Batch:
     return Batch(
         batch_id,
         fields["tenant"],

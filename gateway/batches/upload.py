@@ -69,14 +69,6 @@ def _refuse_longer(size: int, max_bytes: int) -> None:
         raise invalid("file", message, status=413, code="too_large")
 
 
-def expiry_of(form: FormData, default_s: int) -> int:
-    """Return for how many seconds the form asks to keep the file. Raises `ApiError`."""
-    anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
-    if anchor is None and seconds is None:
-        return default_s
-    return checked_expiry("expires_after", anchor, seconds)
-
-
 def checked_expiry(where: str, anchor: object, seconds: object) -> int:
     """Return OpenAI's `expires_after` in seconds. Raises `ApiError`."""
     if anchor != "created_at":
@@ -103,7 +95,10 @@ async def store_upload(form: FormData, tenant: str, files: FileStore, checker: L
     if upload.size > files.limits.max_file_bytes:
         message = f"file has {upload.size} bytes; accepted: at most {files.limits.max_file_bytes}"
         raise invalid("file", message, status=413, code="too_large")
-    ttl_s = expiry_of(form, files.limits.file_ttl_s)
+    ttl_s = files.limits.file_ttl_s
+    anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
+    if anchor is not None or seconds is not None:
+        ttl_s = checked_expiry("expires_after", anchor, seconds)
     file_id = new_id("file-")
     fields = {"filename": upload.filename or "file.jsonl", "purpose": purpose}
     await files.reserve(file_id, tenant, upload.size, fields)

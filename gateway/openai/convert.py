@@ -20,14 +20,7 @@ from gateway.openai.schema import (
     SamplingFields,
     TokenizeBody,
 )
-from gateway.serving.bodies import (
-    TEXTS,
-    leave_out,
-    leave_out_obfuscation,
-    leave_out_unless,
-    read_tools,
-    text_of,
-)
+from gateway.serving.bodies import TEXTS, leave_out, leave_out_unless, read_tools, text_of
 from gateway.serving.errors import invalid, renamed
 from gateway.serving.generations import ID_HEADER, Generation, seed_of, user_of
 from gateway.serving.slo import slo_of
@@ -164,10 +157,6 @@ _RENAMED = {
     "output_format": "response_format",
     "request_id": "Idempotency-Key",
 }
-_STRUCTURED_NAMES = {
-    "output_format.json_schema": "structured_outputs.json",
-    "output_format": "structured_outputs",
-}
 
 
 def param_of(field: str, body: GenerationBody | None = None) -> str:
@@ -182,7 +171,8 @@ def _names_in(body: GenerationBody | None) -> dict[str, str]:
     """Return the names of fields that have others in another body."""
     names: dict[str, str] = {}
     if body is not None and body.structured_outputs is not None:
-        names |= _STRUCTURED_NAMES
+        names["output_format.json_schema"] = "structured_outputs.json"
+        names["output_format"] = "structured_outputs"
     if isinstance(body, ChatBody):
         names["sampling.logprobs"] = "top_logprobs"
         if body.max_completion_tokens is not None:
@@ -193,11 +183,9 @@ def _names_in(body: GenerationBody | None) -> dict[str, str]:
 def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: int) -> Generation:
     """Return the generation of a chat; raises `ApiError`. Without a limit the answer may fill the context."""
     if body.max_tokens is not None and body.max_completion_tokens not in {None, body.max_tokens}:
-        raise invalid(
-            "max_completion_tokens",
-            f"max_completion_tokens is {body.max_completion_tokens} and max_tokens {body.max_tokens}; "
-            "accepted: one of them, or both alike",
-        )
+        name, limit = "max_completion_tokens", body.max_completion_tokens
+        message = f"{name} is {limit} and max_tokens {body.max_tokens}; accepted: one of them, or both alike"
+        raise invalid(name, message)
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "top_logprobs is set; accepted: with logprobs = true")
     leave_out_unless("store", body.store, False, ", as this fleet does not store chats")
@@ -222,9 +210,8 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
 def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> list[Generation]:
     """Return one generation for each prompt; raises `ApiError`."""
     if not body.add_special_tokens:
-        raise invalid(
-            "add_special_tokens", "add_special_tokens is false; accepted: true, or a prompt of token ids"
-        )
+        message = "add_special_tokens is false; accepted: true, or a prompt of token ids"
+        raise invalid("add_special_tokens", message)
     _check_common(body)
     prompts = _prompts(body)
     max_tokens = 16 if body.max_tokens is None else body.max_tokens
@@ -258,11 +245,14 @@ def _check_common(body: GenerationBody) -> None:
     """Raise `ApiError` for choices that nobody would choose from, and for options of no stream."""
     if body.best_of not in {None, body.n or 1}:
         raise invalid("best_of", f"best_of is {body.best_of}; accepted: n ({body.n or 1}), or unset")
-    if body.stream_options is None:
-        return
-    if not body.stream:
-        raise invalid("stream_options", "stream_options is set; accepted: with stream = true")
-    leave_out_obfuscation(body.stream_options.include_obfuscation)
+    if body.stream_options is not None:
+        if not body.stream:
+            raise invalid("stream_options", "stream_options is set; accepted: with stream = true")
+        leave_out_obfuscation(body.stream_options.include_obfuscation)
+
+
+def leave_out_obfuscation(value: bool | None) -> None:
+    leave_out_unless("stream_options.include_obfuscation", value, False, ", as no event is padded")
 
 
 def _output_format(body: ChatBody | CompletionBody) -> OutputFormat | None:
@@ -341,9 +331,8 @@ def _logit_bias(body: SamplingFields) -> dict[int, float]:
     biases = body.logit_bias or {}
     for key in biases:
         if not (key.isascii() and key.isdecimal() and len(key) <= _MAX_DIGITS):
-            raise invalid(
-                "logit_bias", f"logit_bias has the key {shown(key, 80)}; accepted: token ids, such as '50256'"
-            )
+            message = f"logit_bias has the key {shown(key, 80)}; accepted: token ids, such as '50256'"
+            raise invalid("logit_bias", message)
     return {int(key): bias for key, bias in biases.items()}
 
 

@@ -23,6 +23,8 @@ from gateway.serving.generations import Generation, begin_all, complete_all
 from gateway.serving.slo import promise_headers
 from gateway.serving.streaming import EventStream, unless_gone
 
+_Body = ChatBody | CompletionBody
+
 
 def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     """Return the routes, which raise `ApiError` and `BatonError`."""
@@ -44,21 +46,20 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         model = await fleet.model(body.model)
         most_tokens = model.facts.max_context_tokens
         generation = await converted(request, chat_generation, body, request.headers, most_tokens)
-        return await _generate(request, body, [generation], model)
+        return await _generate(fleet, request, body, [generation], model)
 
     @router.post("/v1/completions")
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody, max_body_bytes)
         model = await fleet.model(body.model)
         generations = await converted(request, completion_generations, body, request.headers)
-        return await _generate(request, body, generations, model)
+        return await _generate(fleet, request, body, generations, model)
 
     @router.post("/v1/embeddings")
     async def embeddings(_: Request) -> Response:
         model = await fleet.told_model()
-        message = (
-            f"{model.name!r} generates text and has no embeddings; accepted: a server of an embedding model"
-        )
+        accepted = "a server of an embedding model"
+        message = f"{model.name!r} generates text and has no embeddings; accepted: {accepted}"
         raise invalid("model", message, code="no_embeddings")
 
     @router.post("/tokenize")
@@ -77,36 +78,35 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         await fleet.model(body.model)
         return {"prompt": await fleet.sdk.detokenize(body.tokens, skip_special_tokens=False)}
 
-    async def _generate(
-        request: Request,
-        body: ChatBody | CompletionBody,
-        asked: list[Generation],
-        model: ServedModel,
-    ) -> Response:
-        request.state.param_of = partial(param_of, body=body)
-        generations = [replace(generation, model=model) for generation in asked]
-        if isinstance(body, CompletionBody):
-            shape: Shape = TextShape()
-            logprobs, echo = body.logprobs is not None, bool(body.echo)
-        else:
-            shape = ChatShape(generations[0])
-            logprobs, echo = bool(body.logprobs), False
-        vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
-        needs_prompts = echo or body.return_token_ids
-        prompts = [await _tokens(fleet, generation) for generation in generations] if needs_prompts else []
-        told = prompts if body.return_token_ids else ()
-        writer = Writer(body, shape, model.name, int(time.time()), vocabulary, logprobs, told)
-        echoed = zip(generations, prompts, strict=True) if echo else ()
-        echoes = [await _echo(fleet, generation, token_ids, body) for generation, token_ids in echoed]
-        if body.stream:
-            runnings = await unless_gone(request, begin_all(fleet, generations))
-            chunks = partial(writer.chunks, runnings, echoes)
-            return EventStream(chunks, promise_headers(runnings[0].accepted))
-        completions = await unless_gone(request, complete_all(fleet, generations))
-        headers = {"x-request-id": completions[0].request_id}
-        return JSONResponse(writer.whole(completions, echoes), headers=headers)
-
     return router
+
+
+async def _generate(
+    fleet: FleetClient, request: Request, body: _Body, asked: list[Generation], model: ServedModel
+) -> Response:
+    """Return the response to a chat or to completions, whole or as a stream."""
+    request.state.param_of = partial(param_of, body=body)
+    generations = [replace(generation, model=model) for generation in asked]
+    if isinstance(body, CompletionBody):
+        shape: Shape = TextShape()
+        logprobs, echo = body.logprobs is not None, bool(body.echo)
+    else:
+        shape = ChatShape(generations[0])
+        logprobs, echo = bool(body.logprobs), False
+    vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
+    needs_prompts = echo or body.return_token_ids
+    prompts = [await _tokens(fleet, generation) for generation in generations] if needs_prompts else []
+    told = prompts if body.return_token_ids else ()
+    writer = Writer(body, shape, model.name, int(time.time()), vocabulary, logprobs, told)
+    echoed = zip(generations, prompts, strict=True) if echo else ()
+    echoes = [await _echo(fleet, generation, token_ids, body) for generation, token_ids in echoed]
+    if body.stream:
+        runnings = await unless_gone(request, begin_all(fleet, generations))
+        chunks = partial(writer.chunks, runnings, echoes)
+        return EventStream(chunks, promise_headers(runnings[0].accepted))
+    completions = await unless_gone(request, complete_all(fleet, generations))
+    headers = {"x-request-id": completions[0].request_id}
+    return JSONResponse(writer.whole(completions, echoes), headers=headers)
 
 
 def _model_json(served: ServedModel, created: int) -> dict[str, Any]:
@@ -141,9 +141,7 @@ async def _tokens(fleet: FleetClient, generation: Generation) -> tuple[int, ...]
     return token_ids if most is None else token_ids[-most:]
 
 
-async def _echo(
-    fleet: FleetClient, generation: Generation, token_ids: tuple[int, ...], body: ChatBody | CompletionBody
-) -> Echo:
+async def _echo(fleet: FleetClient, generation: Generation, token_ids: tuple[int, ...], body: _Body) -> Echo:
     prompt, alone = generation.prompt, isinstance(body, CompletionBody) and body.max_tokens == 0
     if isinstance(prompt, str) and generation.truncate_prompt_tokens is None:
         return Echo(prompt, token_ids, alone)

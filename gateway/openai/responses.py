@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -40,7 +41,6 @@ from gateway.openai.shapes import (
     ending_json,
     finish_reason,
     sse,
-    text_end,
     usage_json,
 )
 from gateway.serving.direct import Frames, Line
@@ -192,8 +192,8 @@ class _Chunks:
         self._to_echo = set() if echo is None else set(range(self._left))
         self._prompt_logprobs: list[TokenLogprobs | None] = [None]
         self._cut_calls = [CutCalls() for _ in range(self._left)]
-        self._offsets: dict[int, int] = {}
-        """Where the text of the log-probabilities ends that each choice has had."""
+        self._offsets = Counter[int]()
+        """How long the texts of the tokens are whose log-probabilities each choice has had."""
         self._callers: set[int] = set()
         """The choices whose end says that they call tools."""
         self._last_end: ChoiceFinished | None = None
@@ -235,10 +235,7 @@ class _Chunks:
         assert self._echo is not None
         self._to_echo.discard(choice)
         fields, token_ids = self._writer.shape.piece(ContentDelta(self._echo.text)), self._echo.token_ids
-        if self._writer.wants_logprobs:
-            fields["logprobs"] = self._logprobs(choice, token_ids, self._prompt_logprobs)
-        if self._body.return_token_ids:
-            fields["token_ids"] = list(token_ids)
+        self._add_tokens(fields, choice, token_ids, self._prompt_logprobs)
         return [self._chunk(choice, fields)]
 
     def _tokens(self, event: Tokens) -> list[bytes]:
@@ -248,25 +245,25 @@ class _Chunks:
             if self._echo.alone:
                 return echoed
         self._num_output += len(event.token_ids)
-        body, writer = self._body, self._writer
         pieces = self._pieces(event.choice, deltas_of(event, self._running.accepted))
         # What says nothing is bytes of an unfinished character, or what may begin a call.
-        if not pieces and writer.tells_tokens:
-            pieces = [writer.shape.piece(None)]
-        if pieces and writer.wants_logprobs:
-            pieces[0]["logprobs"] = self._logprobs(event.choice, event.token_ids, event.logprobs)
-        if pieces and body.return_token_ids:
-            pieces[0]["token_ids"] = list(event.token_ids)
+        if not pieces and self._writer.tells_tokens:
+            pieces = [self._writer.shape.piece(None)]
+        if pieces:
+            self._add_tokens(pieces[0], event.choice, event.token_ids, event.logprobs)
         return echoed + [self._chunk(event.choice, fields) for fields in pieces]
 
-    def _logprobs(self, choice: int, token_ids: Sequence[int], found: Logprobs) -> dict[str, Any]:
-        """Return the log-probabilities of the next tokens of a choice."""
-        writer, offset = self._writer, self._offsets.get(choice, 0)
-        fields = writer.shape.logprobs(writer.vocabulary, token_ids, found, offset)
-        end = text_end(fields)
-        if end is not None:
-            self._offsets[choice] = end
-        return fields
+    def _add_tokens(
+        self, fields: dict[str, Any], choice: int, token_ids: Sequence[int], found: Logprobs
+    ) -> None:
+        """Add what the caller wants to know of the next tokens of a choice."""
+        writer = self._writer
+        if writer.wants_logprobs:
+            logprobs = writer.shape.logprobs(writer.vocabulary, token_ids, found, self._offsets[choice])
+            self._offsets[choice] += sum(map(len, logprobs.get("tokens", ())))
+            fields["logprobs"] = logprobs
+        if self._body.return_token_ids:
+            fields["token_ids"] = list(token_ids)
 
     def _pieces(self, choice: int, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
         shape, cut_calls, pieces = self._writer.shape, self._cut_calls[choice], []

@@ -51,21 +51,10 @@ class StructuredOutputs(Strict):
 class SamplingFields(Strict):
     """The fields that every request for a generation has."""
 
-    # Other servers' names of formats, and other ways to draw tokens.
     unserved: ClassVar[frozenset[str]] = frozenset(
-        {
-            "guided_json",
-            "guided_regex",
-            "guided_choice",
-            "guided_grammar",
-            "grammar",
-            "regex",
-            "ebnf",
-            "json_schema",
-            "use_beam_search",
-            "logits_processors",
-            "prompt_logprobs",
-        }
+        {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}  # other servers' names of formats
+        | {"grammar", "regex", "ebnf", "json_schema"}
+        | {"use_beam_search", "logits_processors", "prompt_logprobs"}
     )
 
     model: Text = ""
@@ -177,14 +166,11 @@ class ChatFields(Strict):
 class ChatBody(GenerationBody, ChatFields):
     """`POST /v1/chat/completions`."""
 
-    unserved: ClassVar[frozenset[str]] = SamplingFields.unserved | {
-        "audio",
-        "functions",
-        "function_call",
-        "echo",
-        "chat_template",
-        "documents",
-    }
+    unserved: ClassVar[frozenset[str]] = (
+        SamplingFields.unserved
+        | {"audio", "functions", "function_call", "echo"}
+        | {"chat_template", "documents"}
+    )
 
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_tokens: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -18,6 +18,7 @@ from baton.types.deltas import (
     ToolCallBegun,
     ToolCallEnded,
 )
+from gateway.serving.errors import invalid
 from gateway.serving.fleet import Vocabulary
 from gateway.serving.generations import Generation
 from gateway.serving.slo import end_of
@@ -38,6 +39,27 @@ _FINISH_NAMES = {
 def sse(message: dict[str, Any]) -> bytes:
     """Return one server-sent event."""
     return b"data: " + orjson.dumps(message) + b"\n\n"
+
+
+Order = Literal["asc", "desc"]
+"""The order of a list, by when its objects were made."""
+
+
+def check_limit(limit: int, most: int) -> None:
+    """Raise `ApiError` unless a page of a list may have so many objects."""
+    if not 1 <= limit <= most:
+        raise invalid("limit", f"limit is {limit}; accepted: 1 to {most}")
+
+
+def list_json(data: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    """Return one page of a list of objects that have ids."""
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": has_more,
+    }
 
 
 def finish_reason(reason: FinishReason) -> str | None:
@@ -111,7 +133,7 @@ class ChatShape:
     ) -> dict[str, Any]:
         """Return the log-probabilities of consecutive tokens.
 
-        `offset` is the length of all tokens of the choice before these, by `text_end`.
+        `offset` is the length of the texts of all tokens of the choice before these.
         """
 
         def token(token_id: int, logprob: float) -> dict[str, Any]:
@@ -168,12 +190,6 @@ class TextShape:
 
 
 Shape = ChatShape | TextShape
-
-
-def text_end(logprobs: Mapping[str, Any]) -> int | None:
-    """Return where the text of these log-probabilities ends; None if they have no tokens, or are a chat's."""
-    begins = logprobs.get("text_offset")
-    return begins[-1] + len(logprobs["tokens"][-1]) if begins else None
 
 
 def _call(id: str, name: str, arguments: str = "") -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 from baton.types import JsonObject, JsonSchema, OutputFormat
 from baton.types.chat import Chat, Tool
 from baton.wire.fields import shown
-from gateway.openai.convert import sampling_of, stop_of, tool_choice_of, tool_of
+from gateway.openai.convert import leave_out_obfuscation, sampling_of, stop_of, tool_choice_of, tool_of
 from gateway.responses.items import Item, messages_of
-from gateway.responses.schema import FunctionTool, ResponsesBody
-from gateway.serving.bodies import leave_out, leave_out_obfuscation, leave_out_unless, read_tools
+from gateway.responses.schema import FunctionTool, Reasoning, ResponsesBody, TextConfig, TextFormat
+from gateway.serving.bodies import leave_out, leave_out_unless, read_tools
 from gateway.serving.errors import invalid, renamed
 from gateway.serving.generations import ID_HEADER, Generation, user_of
 from gateway.serving.slo import slo_of
@@ -32,15 +32,8 @@ _INCLUDED = ("reasoning.encrypted_content",)
 _LOGPROBS = "message.output_text.logprobs"
 MAX_TOOLS = 128
 """The limit of a router too."""
-_REPEATED = {
-    "instructions",
-    "previous_response_id",
-    "max_output_tokens",
-    "metadata",
-    "user",
-    "safety_identifier",
-    "prompt_cache_key",
-}
+_OWN_NAMES = {"user", "safety_identifier", "prompt_cache_key"}
+_REPEATED = {"instructions", "previous_response_id", "max_output_tokens", "metadata"} | _OWN_NAMES
 """Fields that a response has as its request gave them."""
 MAX_METADATA, MAX_KEY, MAX_VALUE = 16, 64, 512
 
@@ -53,24 +46,20 @@ def param_of(field: str) -> str:
 
 def check(body: ResponsesBody) -> None:
     """Raise `ApiError` for a field that is not served, by its name."""
+    text, reasoning = body.text or TextConfig(), body.reasoning or Reasoning()
     leave_out_unless("truncation", body.truncation, "disabled")
-    if body.text is not None:
-        leave_out_unless("text.verbosity", body.text.verbosity, "medium")
+    leave_out_unless("text.verbosity", text.verbosity, "medium")
     if body.stream_options is not None:
         leave_out_obfuscation(body.stream_options.include_obfuscation)
-    for field in ("summary", "generate_summary") if body.reasoning is not None else ():
-        asked = getattr(body.reasoning, field)
-        leave_out_unless(f"reasoning.{field}", asked, "auto", ", as reasoning comes as it was written")
+    for field in ("summary", "generate_summary"):
+        why = ", as reasoning comes as it was written"
+        leave_out_unless(f"reasoning.{field}", getattr(reasoning, field), "auto", why)
     check_included(body.include or ())
     metadata = body.metadata or {}
-    if len(metadata) > MAX_METADATA or any(
-        len(key) > MAX_KEY or len(value) > MAX_VALUE for key, value in metadata.items()
-    ):
-        raise invalid(
-            "metadata",
-            f"metadata has {len(metadata)} entries; accepted: up to {MAX_METADATA}, with keys of up to "
-            f"{MAX_KEY} and values of up to {MAX_VALUE} characters",
-        )
+    longest_key, longest_value = (max(map(len, texts), default=0) for texts in (metadata, metadata.values()))
+    if len(metadata) > MAX_METADATA or longest_key > MAX_KEY or longest_value > MAX_VALUE:
+        accepted = f"{MAX_METADATA}, with keys of up to {MAX_KEY} and values of up to {MAX_VALUE} characters"
+        raise invalid("metadata", f"metadata has {len(metadata)} entries; accepted: up to {accepted}")
 
 
 def check_included(names: Sequence[str]) -> None:
@@ -124,21 +113,16 @@ def repeated(body: ResponsesBody) -> dict[str, Any]:
         by_alias=True,
         include=_REPEATED,
     )
-    form = None if body.text is None else body.text.format
-    reasoning = body.reasoning
+    form = (body.text or TextConfig()).format or TextFormat(type="text")
+    reasoning = body.reasoning or Reasoning()
     return given | {
         "background": False,
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "reasoning": {
-            "effort": None if reasoning is None else reasoning.effort,
-            "summary": None if reasoning is None else reasoning.summary,
-        },
+        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
         "service_tier": "default",
         "temperature": 1.0 if body.temperature is None else body.temperature,
-        "text": {
-            "format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_none=True)
-        },
+        "text": {"format": form.model_dump(by_alias=True, exclude_none=True)},
         "tool_choice": _known(body.tool_choice, ("type", "name")) or "auto",
         "tools": [_known(tool, FunctionTool.model_fields) for tool in body.tools or () if _is_function(tool)],
         "top_p": 1.0 if body.top_p is None else body.top_p,

@@ -21,20 +21,21 @@ from baton.wire.fields import shown
 from gateway.responses.convert import check, generation_of, param_of, repeated
 from gateway.responses.draft import Draft, replayed, unix_s
 from gateway.responses.events import Event
-from gateway.responses.items import MAX_ITEMS, Item, read_items
+from gateway.responses.items import MAX_ITEMS, REFERENCE, Item, read_items
 from gateway.responses.keeping import Keeping
-from gateway.responses.references import has_references, resolved
 from gateway.responses.schema import ResponsesBody
 from gateway.responses.store import Record, ResponseStore
 from gateway.serving.bodies import converted
 from gateway.serving.direct import Frames, Line
-from gateway.serving.errors import ApiError, Problem, invalid, needs_redis
+from gateway.serving.errors import ApiError, invalid, needs_redis, no_such
 from gateway.serving.fleet import FleetClient
 from gateway.serving.generations import ID_HEADER, Generation, Running
 from gateway.serving.request_log import problem_to_tell
 from gateway.serving.slo import comment
 from runtime.state.errors import StoreUnavailable
 
+MAX_READ = 8
+"""Responses that one request may have read. The newest one usually has all items of those before it."""
 _NUMBER = b"0}\n\n"
 """The end of an event whose number is 0."""
 _OWN_SECRET = secrets.token_bytes(32)
@@ -60,14 +61,15 @@ async def ask(
     key = headers.get(ID_HEADER, "")
     owner = await _owner(key, store) if key else uuid.uuid4().hex
     items = await converted(request, read_items, body.input, owner)
-    needs_state = body.previous_response_id is not None or has_references(items)
+    refers = any(item["type"] == REFERENCE for item in items)
+    needs_state = refers or body.previous_response_id is not None
     if store is None and (body.store or needs_state):
         raise needs_redis("responses that are stored")
     keeps = store is not None and body.store is not False and (bool(body.store) or not store.is_away)
     tenant = await fleet.tenant() if keeps or needs_state else ""
-    if has_references(items):
+    if refers:
         assert store is not None
-        items = await resolved(items, tenant, store)
+        items = await _resolved(items, tenant, store)
     earlier: list[Item] = []
     if body.previous_response_id is not None:
         assert store is not None
@@ -75,15 +77,9 @@ async def ask(
         if len(earlier) + len(items) > MAX_ITEMS:
             have = f"input has {len(items)} items, and the conversation {len(earlier)} before them"
             raise invalid("input", f"{have}; accepted: up to {MAX_ITEMS} together")
+    conversation, most_tokens = [*earlier, *items], model.facts.max_context_tokens
     generation = await converted(
-        request,
-        generation_of,
-        body,
-        [*earlier, *items],
-        len(earlier),
-        headers,
-        key or owner,
-        model.facts.max_context_tokens,
+        request, generation_of, body, conversation, len(earlier), headers, key or owner, most_tokens
     )
     generation = replace(generation, model=model)
     head = {
@@ -123,6 +119,42 @@ async def _owner(key: str, store: ResponseStore | None) -> str:
     return hashlib.blake2b(key.encode(), key=secret, digest_size=16).hexdigest()
 
 
+async def _resolved(items: Sequence[Item], tenant: str, store: ResponseStore) -> list[Item]:
+    """Return the items with those in place of which references stand, as clients send them for a history.
+
+    Raises `ApiError` that names the reference, and `StoreUnavailable`. Each item may be referred to once, so
+    a small body asks for no more text than is stored.
+    """
+    places: dict[str, str] = {}
+    for index, item in enumerate(items):
+        if item["type"] != REFERENCE:
+            continue
+        where = f"input[{index}].id"
+        if item["id"] in places:
+            earlier = places[item["id"]]
+            raise invalid(where, f"{where} is {shown(item['id'])}, as {earlier} is; accepted: each id once")
+        places[item["id"]] = where
+    known: dict[str, Item] = {}
+    num_read = 0
+    for name, where in reversed(places.items()):
+        if name in known:
+            continue
+        if num_read == MAX_READ:
+            message = f"input refers to items of more than {MAX_READ} responses; accepted: up to {MAX_READ}"
+            raise invalid("input", message)
+        num_read += 1
+        record = await store.find(tenant, _response_of(name))
+        known |= {item["id"]: item for item in (record.conversation if record else ())}
+        if name not in known:
+            raise no_such("item", name, where)
+    return [known[item["id"]] if item["type"] == REFERENCE else item for item in items]
+
+
+def _response_of(name: str) -> str:
+    """Return the id of the response that has an item, as `item_id` and `ask` write both."""
+    return f"resp_{name.partition('_')[2].rpartition('_')[0]}"
+
+
 async def _conversation(store: ResponseStore, tenant: str, response_id: str) -> list[Item]:
     previous, name = await store.find(tenant, response_id), "previous_response_id"
     if previous is None:
@@ -130,19 +162,12 @@ async def _conversation(store: ResponseStore, tenant: str, response_id: str) -> 
         raise invalid(name, message, code="previous_response_not_found")
     status = previous.response["status"]
     if previous.is_running:
-        problem = Problem(
-            409,
-            "invalid_request_error",
-            f"{name} is {shown(response_id)}, which is still running; come back",
-            param=name,
-            code="previous_response_in_progress",
-            retry_after_s=1.0,
-        )
-        raise ApiError(problem)
+        message = f"{name} is {shown(response_id)}, which is still running; come back"
+        code = "previous_response_in_progress"
+        raise invalid(name, message, status=409, code=code, retry_after_s=1.0)
     if status not in {"completed", "incomplete"}:
-        raise invalid(
-            name, f"{name} is {shown(response_id)}, which is {status}; accepted: one that completed"
-        )
+        message = f"{name} is {shown(response_id)}, which is {status}; accepted: one that completed"
+        raise invalid(name, message)
     return previous.conversation
 
 
@@ -227,10 +252,10 @@ class Making:
 
     def said(self, deltas: Sequence[TextDelta], num_tokens: int) -> bytes | None:
         """Return the events of tokens that only add text to the open item; None for others."""
-        if self._keeping.is_due or not self.draft.only_adds(deltas):
+        if self._keeping.is_due or not all(map(self.draft.output.goes_on, deltas)):
             return None
         if self._frames is None:
-            self._frames = Frames(lambda delta: sse(self.draft.added(delta), 0).removesuffix(_NUMBER))
+            self._frames = Frames(lambda delta: sse(self.draft.output.added(delta), 0).removesuffix(_NUMBER))
         events = []
         for delta in deltas:
             events.append(b"%b%d}\n\n" % (self._frames.of(delta), self._number))

@@ -35,12 +35,12 @@ class Draft:
     """A response in the making. `response` is what it is so far, as clients see it."""
 
     def __init__(self, head: dict[str, Any], accepted: Accepted) -> None:
-        self._output = Output(owner_of(head))
+        self.output = Output(owner_of(head))
         self._accepted = accepted
         self._cut_calls = CutCalls()
         self._end: ChoiceFinished | None = None
         self._num_reasoning = 0
-        self.response = head | {"status": "in_progress", "output": self._output.items}
+        self.response = head | {"status": "in_progress", "output": self.output.items}
         self.problem: Problem | None = None
         """Why the fleet ended it early."""
 
@@ -52,26 +52,18 @@ class Draft:
         match event:
             case Tokens():
                 events = self._said(deltas_of(event, self._accepted))
-                if self._output.is_reasoning:
+                if self.output.is_reasoning:
                     self._num_reasoning += len(event.token_ids)
                 return events
             case ChoiceFinished():
                 self._end = event
         return []
 
-    def only_adds(self, deltas: Sequence[TextDelta]) -> bool:
-        """Return whether all of them only add text to the item that is open."""
-        return all(map(self._output.goes_on, deltas))
-
-    def added(self, delta: TextDelta) -> Event:
-        """Return the event of a delta that only adds text, without adding it."""
-        return self._output.added(delta)
-
     def add(self, deltas: Sequence[TextDelta], num_tokens: int) -> None:
         """Add the text of deltas, whose events the caller has."""
         for delta in deltas:
-            self._output.add(delta)
-        if self._output.is_reasoning:
+            self.output.add(delta)
+        if self.output.is_reasoning:
             self._num_reasoning += num_tokens
 
     def finish(self, finished: Finished, request_id: str, resumes: int) -> list[Event]:
@@ -97,8 +89,8 @@ class Draft:
             if reason is FinishReason.CANCELLED:
                 self.response["status"] = "cancelled"
             return events
-        if not self._output.items:
-            events += self._output.of(ContentDelta(""))  # clients look for a message
+        if not self.output.items:
+            events += self.output.of(ContentDelta(""))  # clients look for a message
         why = _INCOMPLETE.get(reason)
         status = "incomplete" if why else "completed"
         self.response |= {
@@ -106,7 +98,7 @@ class Draft:
             "incomplete_details": {"reason": why} if why else None,
             "completed_at": None if why else unix_s(),
         }
-        return events + self._output.end(status)
+        return events + self.output.end(status)
 
     def fail(self, problem: Problem) -> list[Event]:
         """End the response with an error. Only `closing` remains to be sent."""
@@ -114,7 +106,7 @@ class Draft:
         code = "rate_limit_exceeded" if problem.status == 429 else "server_error"
         error = {"code": code, "message": problem.message, "type": problem.code or None}
         self.response |= {"status": "failed", "error": error}
-        return self._output.end("incomplete")
+        return self.output.end("incomplete")
 
     def closing(self) -> Event:
         """Return the last event, which has the whole response."""
@@ -125,12 +117,12 @@ class Draft:
         events = []
         for delta in deltas:
             self._cut_calls.add(delta)
-            events += self._output.of(delta)
+            events += self.output.of(delta)
         return events
 
     def _lifecycle(self, name: str) -> Event:
         # The output as it is now: events are encoded later.
-        output = [dict(item) for item in self._output.items]
+        output = [dict(item) for item in self.output.items]
         return {"type": f"response.{name}", "response": self.response | {"output": output}}
 
 

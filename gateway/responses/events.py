@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import from_json
-
 from baton.types.deltas import (
     ContentDelta,
     Delta,
@@ -29,6 +27,7 @@ from baton.types.deltas import (
     ToolCallEnded,
 )
 from gateway.responses.items import Item, item_id
+from gateway.serving.slo import arguments_of
 
 Event = dict[str, Any]
 """An event without its number."""
@@ -101,7 +100,7 @@ class Output:
         self._pieces.clear()
         item["status"] = status
         if item["type"] == "function_call":
-            item["status"] = "completed" if _is_object(text) else "incomplete"
+            item["status"] = "incomplete" if arguments_of(text) is None else "completed"
             item["arguments"] = text
             events = [self._event("function_call_arguments.done", name=item["name"], arguments=text)]
         else:
@@ -138,14 +137,6 @@ class Output:
     def _event(self, what: str, /, **fields: Any) -> Event:
         place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
         return {"type": f"response.{what}"} | place | fields
-
-
-def _is_object(arguments: str) -> bool:
-    """Return whether a call has all its arguments."""
-    try:
-        return isinstance(from_json(arguments), dict)
-    except ValueError:
-        return False
 
 
 def _part(kind: str, text: str) -> dict[str, Any]:

@@ -140,9 +140,8 @@ def _result(item: Item, where: str, names: Mapping[str, str]) -> ChatMessage:
     call_id = item["call_id"]
     if call_id not in names:
         param = f"{where}.call_id"
-        raise invalid(
-            param, f"{param} is {shown(call_id)}; accepted: the call_id of an earlier function_call"
-        )
+        message = f"{param} is {shown(call_id)}; accepted: the call_id of an earlier function_call"
+        raise invalid(param, message)
     text = text_of(item["output"], f"{where}.output", _TEXTS)
     return ChatMessage("tool", text, tool_call_id=call_id, name=names[call_id])
 

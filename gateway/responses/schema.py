@@ -85,14 +85,11 @@ class StreamOptions(Strict):
 class ResponsesBody(SamplingFields):
     """`POST /v1/responses`."""
 
-    unserved: ClassVar[frozenset[str]] = SamplingFields.unserved | {
-        "background",
-        "conversation",
-        "prompt",
-        "top_logprobs",
-        "moderation",
-        "image",
-    }
+    unserved: ClassVar[frozenset[str]] = (
+        SamplingFields.unserved
+        | {"background", "conversation", "prompt"}
+        | {"top_logprobs", "moderation", "image"}
+    )
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None

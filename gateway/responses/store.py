@@ -129,15 +129,15 @@ class ResponseStore:
                 largest: Any = await redis.zrange(_keys(tenant)[2], -1, -1)
             if not largest:
                 break  # others have just dropped theirs
-            _, total = await self._drop(largest[0].decode(), "")
+            _, total = await self._drop(largest[0].decode())
         return bool(is_kept)
 
     async def drop(self, tenant: str, response_id: str, holder: str = "") -> bool:
         """Forget a response; with a holder, only if it is that holder's. Return whether there was one."""
-        dropped, _ = await self._drop(tenant, response_id, holder)
-        return dropped > 0
+        return (await self._drop(tenant, response_id, holder))[0] > 0
 
-    async def _drop(self, tenant: str, response_id: str, holder: str = "") -> tuple[int, int]:
+    async def _drop(self, tenant: str, response_id: str = "", holder: str = "") -> tuple[int, int]:
+        """Forget one, or a tenant's oldest until all fit the limit. Return how many, and the bytes left."""
         args: list[str | int] = [tenant, response_id, self._limits.responses_max_bytes, holder]
         dropped, total = await self._run("drop_responses", _keys(tenant), args)
         return dropped, total

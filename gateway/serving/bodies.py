@@ -131,10 +131,6 @@ def leave_out_unless(param: str, value: object, accepted: object, reason: str = 
         leave_out(param, f"{param} is {shown(value)}; accepted: {shown(accepted)}{reason}")
 
 
-def leave_out_obfuscation(value: bool | None) -> None:
-    leave_out_unless("stream_options.include_obfuscation", value, False, ", as no event is padded")
-
-
 @contextmanager
 def lying_in(name: str) -> Iterator[None]:
     """Name paths as those of a body that lies in this field of another one."""
@@ -374,5 +370,5 @@ def path(parts: Iterable[str | int]) -> str:
 def _is_variant(part: str | int) -> bool:
     """Return whether pydantic added this part to name a member of a union."""
     return isinstance(part, str) and (
-        part in {"str", "int", "float", "bool"} or "[" in part or part[:1].isupper()
+        part in {"str", "int", "float", "bool"} or "[" in part or part[:1].isupper() or part[:1] == "/"
     )

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.types import Model
-from gateway.batches.calls import call
-from gateway.batches.lines import LineChecker, parse_line
+from gateway.batches.calls import call, parse_line
+from gateway.batches.lines import LineChecker
 from gateway.batches.upload import _store_lines
 from gateway.serving.errors import ApiError
 from tests.gateway.batches import jsonl, line

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gateway.responses.create import MAX_READ
 from gateway.responses.items import MAX_ITEMS
-from gateway.responses.references import MAX_READ
 from tests.baton.scripted_service import (
     HANG,
     Act,
