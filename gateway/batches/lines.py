@@ -99,7 +99,7 @@ class LineChecker:
         try:
             line = _LINE.validate_json(data)
         except ValidationError as error:
-            raise _explained(error) from None
+            raise _line_error(error) from None
         leave_out_unknown(line)
         digest = hashlib.blake2b(line.custom_id.encode(), digest_size=16).digest()
         if digest in self._custom_ids:
@@ -125,7 +125,7 @@ class LineChecker:
             raise invalid(f"body.{found.param}", f"body.{found.message}", code=found.code) from None
 
 
-def _explained(error: ValidationError) -> ApiError:
+def _line_error(error: ValidationError) -> ApiError:
     """Return the error of the first wrong field. Only the url says which fields a line has."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "union_tag_invalid":

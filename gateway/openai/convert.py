@@ -217,16 +217,10 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
     max_tokens = 16 if body.max_tokens is None else body.max_tokens
     if body.echo and max_tokens == 0:
         max_tokens = 1  # only the prompt is returned, but a generation has at least one token
-    request_id = headers.get(ID_HEADER, "")
+    request_id, prompt_logprobs = headers.get(ID_HEADER, ""), body.logprobs if body.echo else None
     first = Generation(
         prompts[0],
-        sampling_of(
-            body,
-            headers,
-            body.n,
-            logprobs=body.logprobs,
-            prompt_logprobs=body.logprobs if body.echo else None,
-        ),
+        sampling_of(body, headers, body.n, logprobs=body.logprobs, prompt_logprobs=prompt_logprobs),
         stop_of(body, max_tokens),
         slo_of(body.slo, headers),
         request_id,

@@ -76,7 +76,7 @@ def body_modes(first: Request) -> BodyModes:
 
 
 def decision_to_pb(head: Head, decision: Decision, *, with_body: bool = False) -> Response:
-    """Return the response that names the gateway, to the head or to the whole body, or the caller's own."""
+    """Return what names the gateway, to the head or to the whole body, or else the response to the caller."""
     if isinstance(decision, Problem):
         return _problem_to_pb(head, decision)
     metadata = Struct()

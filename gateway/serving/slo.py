@@ -94,14 +94,14 @@ def slo_of(stated: SloFields | None, headers: Mapping[str, str]) -> Slo:
         text = headers.get(header)
         if text is None:
             continue
-        value = _stated(header, name, text)
+        value = _value_of(header, name, text)
         if name in given:
             raise invalid(header, f"{header} is set beside slo.{name}; accepted: one of them")
         given[name] = value
     return Slo(**given | {"slo_class": SloClass(given.get("slo_class", SloClass.STANDARD))})
 
 
-def _stated(header: str, name: str, text: str) -> Any:
+def _value_of(header: str, name: str, text: str) -> Any:
     choices = _CHOICES.get(name)
     if choices is None and text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
         return int(text)
