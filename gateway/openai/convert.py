@@ -183,9 +183,8 @@ def _names_in(body: GenerationBody | None) -> dict[str, str]:
 def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: int) -> Generation:
     """Return the generation of a chat; raises `ApiError`. Without a limit the answer may fill the context."""
     if body.max_tokens is not None and body.max_completion_tokens not in {None, body.max_tokens}:
-        name, limit = "max_completion_tokens", body.max_completion_tokens
-        message = f"{name} is {limit} and max_tokens {body.max_tokens}; accepted: one of them, or both alike"
-        raise invalid(name, message)
+        name, both = "max_completion_tokens", f"{body.max_completion_tokens} and max_tokens {body.max_tokens}"
+        raise invalid(name, f"{name} is {both}; accepted: one of them, or both alike")
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "top_logprobs is set; accepted: with logprobs = true")
     leave_out_unless("store", body.store, False, ", as this fleet does not store chats")

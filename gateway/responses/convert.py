@@ -10,7 +10,7 @@ from baton.types.chat import Chat, Tool
 from baton.wire.fields import shown
 from gateway.openai.convert import leave_out_obfuscation, sampling_of, stop_of, tool_choice_of, tool_of
 from gateway.responses.items import Item, messages_of
-from gateway.responses.schema import FunctionTool, Reasoning, ResponsesBody, TextConfig, TextFormat
+from gateway.responses.schema import FunctionTool, Reasoning, ResponsesBody, TextConfig
 from gateway.serving.bodies import leave_out, leave_out_unless, read_tools
 from gateway.serving.errors import invalid, renamed
 from gateway.serving.generations import ID_HEADER, Generation, user_of
@@ -113,7 +113,7 @@ def repeated(body: ResponsesBody) -> dict[str, Any]:
         by_alias=True,
         include=_REPEATED,
     )
-    form = (body.text or TextConfig()).format or TextFormat(type="text")
+    form = None if body.text is None else body.text.format
     reasoning = body.reasoning or Reasoning()
     return given | {
         "background": False,
@@ -122,7 +122,9 @@ def repeated(body: ResponsesBody) -> dict[str, Any]:
         "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
         "service_tier": "default",
         "temperature": 1.0 if body.temperature is None else body.temperature,
-        "text": {"format": form.model_dump(by_alias=True, exclude_none=True)},
+        "text": {
+            "format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_none=True)
+        },
         "tool_choice": _known(body.tool_choice, ("type", "name")) or "auto",
         "tools": [_known(tool, FunctionTool.model_fields) for tool in body.tools or () if _is_function(tool)],
         "top_p": 1.0 if body.top_p is None else body.top_p,
