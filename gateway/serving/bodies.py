@@ -185,12 +185,15 @@ def read_tools(
 ) -> Iterator[Body]:
     """Yield the tools of a body whose type is `served`, or missing. Raises `ApiError`."""
     for index, tool in enumerate(tools or ()):
-        named = tool.get("type", served)
-        if isinstance(named, str) and named != served:
-            where = f"tools[{index}]"
-            leave_out(where, f"{where}.type is {shown(named)}; accepted: {accepted or repr(served)}")
-        else:
+        named = tool.get("type")
+        if named in (None, served):
             yield read_part(kind, tool, "tools", index)
+            continue
+        where = f"tools[{index}]"
+        message = f"{where}.type is {shown(named)}; accepted: {accepted or repr(served)}"
+        if not isinstance(named, str):
+            raise invalid(f"{where}.type", message)
+        leave_out(where, message)
 
 
 def leave_out_unknown(part: Strict, *where: str | int) -> None:
