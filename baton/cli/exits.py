@@ -6,16 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from baton.errors import (
-    BatonError,
-    InvalidRequest,
-    NotFound,
-    Overloaded,
-    Refused,
-    TimedOut,
-    Unavailable,
-    Unsupported,
-)
+from baton import errors
 from baton.errors.reachability import Blocked, Obstacle
 from baton.fleet.processes.errors import FleetError, NoFleetRunning, ProcessError
 from baton.types import Attainable
@@ -50,35 +41,35 @@ EXIT_CODES_HELP = """exit codes:
 """
 
 
-def exit_code_of(error: BatonError | FleetError | ValueError) -> int:
+def exit_code_of(error: errors.BatonError | FleetError | ValueError) -> int:
     match error:
-        case NoFleetRunning() | Unavailable(reason=""):  # with a reason, a router has sent it
+        case NoFleetRunning() | errors.Unavailable(reason=""):  # with a reason, a router has sent it
             return UNREACHABLE
         case FleetError():
             return FLEET_FAILED
-        case InvalidRequest() | NotFound() | ValueError():
+        case errors.InvalidRequest() | errors.NotFound() | ValueError():
             return USAGE
-        case Overloaded() | Unavailable():
+        case errors.Overloaded() | errors.Unavailable():
             return TRY_LATER
     return FAILED
 
 
-def explain(error: BatonError | FleetError | ValueError) -> str:
+def explain(error: errors.BatonError | FleetError | ValueError) -> str:
     """Return one line with the next step, if there is one, and a process's last lines below it."""
-    if isinstance(error, Unavailable):
+    if isinstance(error, errors.Unavailable):
         return _out_of_reach(error)
-    if isinstance(error, Overloaded):
+    if isinstance(error, errors.Overloaded):
         return _not_now(error)
-    if isinstance(error, TimedOut):
+    if isinstance(error, errors.TimedOut):
         return f"not done within {error.waited_s:g} s"
-    if isinstance(error, Unsupported):
+    if isinstance(error, errors.Unsupported):
         return "that server does not know this call; is it a worker's address, where a router's belongs?"
     if isinstance(error, ProcessError) and error.tail:
-        return f"{error}\n{_indented(error.tail)}"
+        return "\n".join([str(error), *(f"  | {line}" for line in error.tail.splitlines())])
     return str(error)
 
 
-def _out_of_reach(error: Unavailable) -> str:
+def _out_of_reach(error: errors.Unavailable) -> str:
     if isinstance(error, Blocked):
         return f"{error.address} {error.found}: {_ADVICE[error.found.obstacle]}"
     if "failed to connect" in str(error):
@@ -89,8 +80,8 @@ def _out_of_reach(error: Unavailable) -> str:
     return str(error)
 
 
-def _not_now(error: Overloaded) -> str:
-    if isinstance(error, Refused):
+def _not_now(error: errors.Overloaded) -> str:
+    if isinstance(error, errors.Refused):
         possible = in_flags(error.attainable)
         return f"refused; possible now: {possible}, or try again in {error.retry_after_s:.1f} s"
     return f"{error}; try again in {error.retry_after_s:.1f} s"
@@ -108,7 +99,3 @@ def program() -> str:
     if Path(started).name != "baton" or shutil.which("baton") == started:
         return "baton"
     return started
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  | {line}" for line in text.splitlines())

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import Any
 
 ROUTERS = "app.kubernetes.io/name=baton,app.kubernetes.io/component=router"
 """The labels of the chart's Services of routers."""
@@ -61,7 +61,10 @@ class PortForward:
 
     def _keep(self) -> None:
         while True:
-            _drain(self._process.stdout)
+            assert self._process.stdout is not None
+            with self._process.stdout as output:
+                for _ in output:  # kubectl goes on only as long as somebody reads
+                    pass
             self._process.wait()
             if self._closing.wait(_AGAIN_S):
                 return
@@ -109,10 +112,3 @@ def _service(kubectl: Sequence[str]) -> str:
             "in the namespace that --namespace names"
         )
     return str(names[0])
-
-
-def _drain(output: IO[str] | None) -> None:
-    assert output is not None
-    with output:
-        for _ in output:
-            pass

@@ -6,119 +6,94 @@ Each flag's value has the name of a field of `Sampling`, `Stop` or `Slo`.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from baton.cli.flags import Flags, add_flags, choice, flag, several, switch
 from baton.cli.values import bias, decimal, json_text, text_or_file, tool_choice, tools, unsigned
 from baton.types import Grammar, JsonSchema, OneOf, OutputFormat, Regex, Sampling, Slo, SloClass, Stop
 from baton.types.chat import Chat, ChatMessage
+from baton.wire.fields import names_of
+
+_milliseconds = partial(flag, "MS", unsigned)
+_format = partial(flag, dest="output_format")
+
+
+def _schema(text: str) -> OutputFormat:
+    return JsonSchema(json_text(text))
+
+
+def _grammar(text: str) -> OutputFormat:
+    return Grammar(text_or_file(text))
+
+
+_FORMAT: Flags = {
+    "--schema": _format("FILE|JSON", _schema, "the answer is JSON that validates against this schema"),
+    "--regex": _format("REGEX", Regex, "the answer matches this regular expression, in Rust's syntax"),
+    "--grammar": _format(
+        "FILE|TEXT", _grammar, "the answer is what start derives in this Lark, or root in this EBNF"
+    ),
+    "--choice": several("TEXT", str, "the answer is this text, or that of another --choice; repeatable"),
+}
+"""A request has at most one of these."""
+_GROUPS: dict[str, Flags] = {
+    "tools": {
+        "--tools": flag("FILE", tools, "tools that a chat may call, a JSON list", default=()),
+        "--tool-choice": flag("auto|none|required|NAME", tool_choice, "which of them to call (auto)"),
+    },
+    "sampling": {
+        "--temperature": flag("T", decimal, "0 always takes the most likely token (1)"),
+        "--top-k": flag("K", unsigned, "keep the K most likely tokens; 0 keeps all (0)"),
+        "--top-p": flag("P", decimal, "keep the smallest set of tokens with probability P (1)"),
+        "--min-p": flag("P", decimal, "drop tokens below P times the most likely one (0)"),
+        "--repetition-penalty": flag("X", decimal, "divides logits of tokens seen so far (1)"),
+        "--presence-penalty": flag("X", decimal, "subtracted once from tokens of the answer (0)"),
+        "--frequency-penalty": flag("X", decimal, "subtracted for each occurrence so far (0)"),
+        "--logit-bias": several("ID=X", bias, "add X to the logit of one token; repeatable"),
+        "--allowed-token-id": several(
+            "ID", unsigned, "draw only this token; repeatable", dest="allowed_token_ids"
+        ),
+        "--bad-word": several("TEXT", str, "never complete this word; repeatable", dest="bad_words"),
+        "--seed": flag("N", unsigned, "the same seed draws the same answer (drawn by the router)"),
+        "--logprobs": flag("N", unsigned, "show log-probabilities, with N alternatives for each token"),
+        "--prompt-logprobs": flag("N", unsigned, "the same for the prompt; needs --json"),
+    },
+    "stopping": {
+        "--max-tokens": flag("N", unsigned, "the most tokens of an answer (256)"),
+        "--min-tokens": flag("N", unsigned, "the fewest tokens of an answer (0)", default=0),
+        "--stop": several("TEXT", str, "end before this text; repeatable", dest="strings"),
+        "--stop-token-id": several("ID", unsigned, "end with this token; repeatable", dest="token_ids"),
+        "--ignore-eos": switch("continue past the model's end of sequence"),
+        "--include-stop": switch("keep the stop string or token in the text"),
+        "--show-special-tokens": switch(
+            "show special tokens, such as the end of sequence",
+            action="store_const",
+            const=False,
+            dest="skip_special_tokens",
+        ),
+    },
+    "promises": {
+        "--ttft-ms": _milliseconds("promise for the first token"),
+        "--tpot-ms": _milliseconds("promise for the mean time between later tokens"),
+        "--itl-ms": _milliseconds("promise for each gap between later tokens"),
+        "--deadline-ms": _milliseconds("end the request after this time"),
+        "--class": choice(
+            tuple(map(str, SloClass)),
+            "the class; interactive goes before standard, standard before batch (standard)",
+            default=str(SloClass.STANDARD),
+            dest="slo_class",
+        ),
+        "--allow-at-risk": switch("accept even if the promise will be missed"),
+    },
+}
 
 
 def add_request_flags(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--adapter", default="", metavar="NAME", help="a LoRA adapter of the fleet's (none)")
-    _add_format(command.add_argument_group("format").add_mutually_exclusive_group())
-    _add_tools(command.add_argument_group("tools"))
-    _add_sampling(command.add_argument_group("sampling"))
-    _add_stop(command.add_argument_group("stopping"))
-    _add_slo(command.add_argument_group("promises"))
-
-
-def _add_format(group: argparse._MutuallyExclusiveGroup) -> None:
-    def add(flag: str, kind: Callable[[str], OutputFormat], metavar: str, what: str) -> None:
-        group.add_argument(flag, dest="output_format", type=kind, metavar=metavar, help=what)
-
-    def schema(text: str) -> OutputFormat:
-        return JsonSchema(json_text(text))
-
-    def grammar(text: str) -> OutputFormat:
-        return Grammar(text_or_file(text))
-
-    add("--schema", schema, "FILE|JSON", "the answer is JSON that validates against this schema")
-    add("--regex", Regex, "REGEX", "the answer matches this regular expression, in Rust's syntax")
-    add(
-        "--grammar",
-        grammar,
-        "FILE|TEXT",
-        "the answer is what start derives in this Lark, or root in this EBNF",
-    )
-    _add_list(group, "--choice", str, "TEXT", "the answer is this text, or that of another --choice")
-
-
-def _add_tools(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--tools", type=tools, default=(), metavar="FILE", help="tools that a chat may call, a JSON list")
-    add(
-        "--tool-choice",
-        type=tool_choice,
-        metavar="auto|none|required|NAME",
-        help="which of them to call (auto)",
-    )
-
-
-def _add_sampling(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--temperature", type=decimal, metavar="T", help="0 always takes the most likely token (1)")
-    add("--top-k", type=unsigned, metavar="K", help="keep the K most likely tokens; 0 keeps all (0)")
-    add("--top-p", type=decimal, metavar="P", help="keep the smallest set of tokens with probability P (1)")
-    add("--min-p", type=decimal, metavar="P", help="drop tokens below P times the most likely one (0)")
-    add("--repetition-penalty", type=decimal, metavar="X", help="divides logits of tokens seen so far (1)")
-    add("--presence-penalty", type=decimal, metavar="X", help="subtracted once from tokens of the answer (0)")
-    add("--frequency-penalty", type=decimal, metavar="X", help="subtracted for each occurrence so far (0)")
-    _add_list(group, "--logit-bias", bias, "ID=X", "add X to the logit of one token")
-    _add_list(group, "--allowed-token-id", unsigned, "ID", "draw only this token", dest="allowed_token_ids")
-    _add_list(group, "--bad-word", str, "TEXT", "never complete this word", dest="bad_words")
-    add(
-        "--seed", type=unsigned, metavar="N", help="the same seed draws the same answer (drawn by the router)"
-    )
-    shown = "show log-probabilities, with N alternatives for each token"
-    add("--logprobs", type=unsigned, metavar="N", help=shown)
-    add("--prompt-logprobs", type=unsigned, metavar="N", help="the same for the prompt; needs --json")
-
-
-def _add_stop(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--max-tokens", type=unsigned, metavar="N", help="the most tokens of an answer (256)")
-    add("--min-tokens", type=unsigned, default=0, metavar="N", help="the fewest tokens of an answer (0)")
-    _add_list(group, "--stop", str, "TEXT", "end before this text", dest="strings")
-    _add_list(group, "--stop-token-id", unsigned, "ID", "end with this token", dest="token_ids")
-    add("--ignore-eos", action="store_true", help="continue past the model's end of sequence")
-    add("--include-stop", action="store_true", help="keep the stop string or token in the text")
-    add(
-        "--show-special-tokens",
-        action="store_const",
-        const=False,
-        dest="skip_special_tokens",
-        help="show special tokens, such as the end of sequence",
-    )
-
-
-def _add_slo(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--ttft-ms", type=unsigned, metavar="MS", help="promise for the first token")
-    add("--tpot-ms", type=unsigned, metavar="MS", help="promise for the mean time between later tokens")
-    add("--itl-ms", type=unsigned, metavar="MS", help="promise for each gap between later tokens")
-    add("--deadline-ms", type=unsigned, metavar="MS", help="end the request after this time")
-    add(
-        "--class",
-        dest="slo_class",
-        choices=[str(slo_class) for slo_class in SloClass],
-        default=str(SloClass.STANDARD),
-        help="the class; interactive goes before standard, standard before batch (standard)",
-    )
-    add("--allow-at-risk", action="store_true", help="accept even if the promise will be missed")
-
-
-def _add_list(
-    group: argparse._ActionsContainer,
-    flag: str,
-    kind: Any,
-    metavar: str,
-    summary: str,
-    dest: str | None = None,
-) -> None:
-    what = f"{summary}; repeatable"
-    group.add_argument(flag, type=kind, action="append", default=[], metavar=metavar, help=what, dest=dest)
+    add_flags(command, {"--adapter": flag("NAME", str, "a LoRA adapter of the fleet's (none)", default="")})
+    add_flags(command.add_argument_group("format").add_mutually_exclusive_group(), _FORMAT)
+    for title, flags in _GROUPS.items():
+        add_flags(command.add_argument_group(title), flags)
 
 
 def request_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -126,12 +101,12 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(args).items()}
     values |= {"logit_bias": dict(args.logit_bias), "slo_class": SloClass(args.slo_class)}
     parts = {"sampling": Sampling, "stop": Stop, "slo": Slo}
-    found = {
-        part: kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
+    request = {
+        part: kind(**{name: values[name] for name in names_of(kind) if name in values})
         for part, kind in parts.items()
     }
     output_format = OneOf(values["choice"]) if args.choice else args.output_format
-    return found | {"output_format": output_format, "adapter": args.adapter}
+    return request | {"output_format": output_format, "adapter": args.adapter}
 
 
 def chat_of(args: argparse.Namespace, messages: Sequence[ChatMessage]) -> Chat:

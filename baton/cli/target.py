@@ -62,9 +62,7 @@ def target_of(args: argparse.Namespace) -> Target:
     if args.run_dir is not None:
         return choose(found_in(args.run_dir))
     fleets = _of_the_checkout()
-    if fleets:
-        return choose(fleets)
-    return _default(UNENCRYPTED)
+    return choose(fleets) if fleets else _default(UNENCRYPTED)
 
 
 def _default(credentials: Credentials) -> Target:

@@ -6,7 +6,7 @@ In reading order:
 - `processes`: one process, all of a fleet, the reaper that ends them, and the fleet's events and errors.
 - `checkout`, `rundir` (folders), `hub_names` (names of models that are fetched), `secured` (certificates and
   keys), `joining` (await workers).
-- `keeping` (restart what dies), `control` (orders for a running fleet), `running` (find running fleets).
+- `keeping` (restart what dies), `running` (find running fleets, and their orders).
 
 May import the SDK, but none of the services, which run as processes.
 """

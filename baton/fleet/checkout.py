@@ -30,14 +30,12 @@ def find_redis_server() -> Path:
     """Return the newer one of the redis-server on PATH and that of the Python environment."""
     bundled = Path(sys.executable).parent / "redis-server"
     on_path = shutil.which("redis-server")
-    candidates = {bundled} if bundled.is_file() else set()
-    if on_path is not None:
-        candidates.add(Path(on_path))
+    candidates = {Path(on_path)} if on_path is not None else set()
+    if bundled.is_file():
+        candidates.add(bundled)
     if not candidates:
-        raise RedisServerNotFound([bundled.parent])
-    if len(candidates) == 1:
-        return candidates.pop()
-    return max(candidates, key=_redis_version)
+        raise RedisServerNotFound(bundled.parent)
+    return candidates.pop() if len(candidates) == 1 else max(candidates, key=_redis_version)
 
 
 def check_gateway() -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from baton.fleet.launcher import Fleet, cancel
-from baton.fleet.processes.errors import FleetError, ProcessFailed, ProcessKeepsDying, StartTimeout
+from baton.fleet.processes.errors import ProcessFailed, ProcessKeepsDying, StartTimeout
 from baton.fleet.processes.events import FleetEvent, ProcessDied, ProcessRestarted, ProcessRestarting
 from baton.fleet.spec import kind_of
 
@@ -92,13 +93,10 @@ class Keeper:
                 await self._fleet.revive(name)
             except (ProcessFailed, StartTimeout) as error:
                 served_s.append(0.0)
-                death = ProcessDied(name, _exit_code(error), error.log_path, error.tail)
+                # A start that stands still is ended.
+                exit_code = error.exit_code if isinstance(error, ProcessFailed) else -signal.SIGKILL
+                death = ProcessDied(name, exit_code, error.log_path, error.tail)
                 self._on_event(death)
             else:
                 self._on_event(ProcessRestarted(name))
                 return
-
-
-def _exit_code(error: FleetError) -> int:
-    """Return the process's exit code, or that of the signal which ended a stuck start."""
-    return error.exit_code if isinstance(error, ProcessFailed) else -9

@@ -16,20 +16,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from baton.fleet.checkout import check_gateway, find_checkout, find_redis_server
 from baton.fleet.hub_names import absolute, hub_name
 from baton.fleet.joining import wait_until_connected, wait_until_serving
+from baton.fleet.processes import events
 from baton.fleet.processes.errors import FleetError, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
-from baton.fleet.processes.events import (
-    FleetEvent,
-    ProcessDied,
-    ProcessReplaced,
-    ReplacementFailed,
-    WorkersJoined,
-)
 from baton.fleet.processes.group import MakeProcess, ProcessGroup
 from baton.fleet.processes.process import ManagedProcess, ProcessSpec
 from baton.fleet.processes.redis import GATEWAY_REDIS, REDIS, redis_process, redis_url
@@ -49,10 +42,6 @@ _KEEP_ADDRESS = ("router", "gateway")
 """Kinds whose successors listen at the old address, which clients know."""
 
 
-def _ignore(event: FleetEvent) -> None:
-    """Ignore events, for callers that do not watch."""
-
-
 class Fleet:
     """The processes of one fleet, for as long as the `async with` block lasts.
 
@@ -64,7 +53,7 @@ class Fleet:
     def __init__(
         self,
         spec: FleetSpec,
-        on_event: Callable[[FleetEvent], None] = _ignore,
+        on_event: Callable[[events.FleetEvent], None] = lambda _event: None,
         make_process: MakeProcess = ManagedProcess,
     ) -> None:
         self.spec = spec
@@ -101,7 +90,7 @@ class Fleet:
         """Return a process: redis, router-0, decode-0, gateway-0. Raises `KeyError` naming all processes."""
         return self._group.process(name)
 
-    async def next_death(self) -> ProcessDied:
+    async def next_death(self) -> events.ProcessDied:
         """Wait for the next process that ends although nobody stopped it."""
         return await self._group.next_death()
 
@@ -130,9 +119,7 @@ class Fleet:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def stop(self) -> None:
@@ -159,19 +146,15 @@ class Fleet:
         because its successor listens at the same address.
         """
         async with self._locks[name]:
-            await self._replace(self.process(name))
-
-    async def _replace(self, old: ManagedProcess) -> None:
-        name, began = old.name, time.monotonic()
-        kind = kind_of(name)
-        peers = [peer for peer in self.processes if kind_of(peer.name) == kind and peer is not old]
-        if kind not in _KEEP_ADDRESS and not any(peer.serving for peer in peers):
-            await self._start_successor(old)
-            left_s = await self._group.retire(old, self.spec.drain_s)
-        else:
-            left_s = await self._group.retire(old, self.spec.drain_s)
-            await self._start_successor(old)
-        self._on_event(ProcessReplaced(name, left_s, time.monotonic() - began))
+            old, kind, began = self.process(name), kind_of(name), time.monotonic()
+            peers = [peer for peer in self.processes if kind_of(peer.name) == kind and peer is not old]
+            if kind not in _KEEP_ADDRESS and not any(peer.serving for peer in peers):
+                await self._start_successor(old)
+                left_s = await self._group.retire(old, self.spec.drain_s)
+            else:
+                left_s = await self._group.retire(old, self.spec.drain_s)
+                await self._start_successor(old)
+            self._on_event(events.ProcessReplaced(name, left_s, time.monotonic() - began))
 
     async def _start_successor(self, old: ManagedProcess) -> None:
         spec = self._successor_spec(old)
@@ -184,7 +167,7 @@ class Fleet:
             await self._group.restore(old)
             present = self.process(old.name)
             if present is old:
-                self._on_event(ReplacementFailed(old.name, str(error)))
+                self._on_event(events.ReplacementFailed(old.name, str(error)))
             else:
                 self._group.report_death(present)
             raise
@@ -308,7 +291,7 @@ class Fleet:
             joining.result()
         finally:
             await cancel([joining, dying])
-        self._on_event(WorkersJoined(self.spec.num_workers))
+        self._on_event(events.WorkersJoined(self.spec.num_workers))
 
     async def _joined(self) -> None:
         """Wait until all routers are connected to all workers and serve."""

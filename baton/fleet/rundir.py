@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from baton.fleet.processes.errors import RunDirInUse, RunDirUnusable
+from baton.fleet.processes.reaper import running_group
 
 KEPT_RUNS = 10
 _LOCK = "lock"
@@ -84,12 +85,7 @@ def _open_lock(run_dir: Path, flags: int) -> int:
 
 
 def _runs(pid: str) -> bool:
-    """Return whether a process runs; one that has ended may stay in the table for a while."""
-    try:
-        status = Path(f"/proc/{int(pid)}/stat").read_bytes()
-    except (OSError, ValueError):
-        return False
-    return status.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    return pid.isdecimal() and running_group(Path("/proc", pid, "stat")) is not None
 
 
 def runs_of(checkout: Path) -> Path:

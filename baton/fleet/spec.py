@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,35 +11,30 @@ from baton.fleet.processes.process import ProcessSpec
 from baton.fleet.secured import SecuredFleet
 
 WITHOUT_REDIS = ("refuse", "local")
-SPECIAL_TOKENS_IN_CONTENT = ("text", "keep", "refuse")
-GENERATION_CONFIGS = ("model", "none")
 PLACEMENTS = ("disaggregated", "aggregated", "conditional")
 QUANTISATIONS = (
-    "none",
-    "int8",
-    "int4",
-    "kv8",
-    "kvfp8",
-    "int8+kv8",
-    "int8+kvfp8",
-    "int4+kv8",
-    "int4+kvfp8",
-    "int8+logits8",
-    "int4+logits8",
-    "int8+logits8+kv8",
-    "int4+logits8+kv8",
-)
+    "none", "int8", "int4", "kv8", "kvfp8", "int8+kv8", "int8+kvfp8", "int4+kv8", "int4+kvfp8",
+    "int8+logits8", "int4+logits8", "int8+logits8+kv8", "int4+logits8+kv8",
+)  # fmt: skip
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
-SPECULATIONS = ("none", "lookup")
-_CHOICES = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "policy": POLICIES,
     "placement": PLACEMENTS,
     "without_redis": WITHOUT_REDIS,
-    "special_tokens_in_content": SPECIAL_TOKENS_IN_CONTENT,
-    "generation_config": GENERATION_CONFIGS,
+    "special_tokens_in_content": ("text", "keep", "refuse"),
+    "generation_config": ("model", "none"),
     "quantisation": QUANTISATIONS,
-    "speculate": SPECULATIONS,
+    "speculate": ("none", "lookup"),
 }
+"""The values that each field accepts. None stands for the services' own default."""
+_FROM_0 = ("prefill", "gateways", "threads")
+_FROM_1 = ("decode", "routers", "router_processes", "tensor_parallel", "pipeline_parallel")
+_OF_ROUTERS = ("placement", "without_redis", "special_tokens_in_content", "generation_config")
+_OF_WORKERS = (
+    "deterministic", "prove_model", "share_prefixes", "threads", "quantisation",
+    "lora_memory_mb", "lora_rank", "kv_host_memory_mb", "kv_disk_mb",
+)  # fmt: skip
+"""Fields that are flags of these services, under the same name."""
 _HOST = "127.0.0.1"
 
 
@@ -48,29 +42,22 @@ _HOST = "127.0.0.1"
 class FleetSpec:
     """A fleet on this machine. Processes are named redis, router-0, prefill-0, decode-0, gateway-0 and so on.
 
-    `extra_args` adds arguments to the processes of one kind ("prefill") or to one process ("prefill-1"). They
-    come last and override the launcher's own. `model` is a folder, a GGUF file, or a model of the hub
-    (`baton.fleet.hub_names`), which is fetched first; so may `draft_model` be. A router is `router_processes`
-    processes behind one port. Without `redis_url` a private server is started. `router_port` is the first
-    router's port and `http_port` the first gateway's; 0 takes free ones. Without `threads` the workers share
-    the cores. `secure` is a folder for certificates and keys, which are made if missing; it turns on TLS
-    everywhere. A start may take any time while it reports progress, and be silent for `standstill_s`. A
-    process that leaves has `drain_s` to hand over its work; a fleet that stops waits for `stop_grace_s`.
-    Without `run_dir` the logs go to the next number below `.baton/runs` in the checkout. `policy`,
-    `placement`, `without_redis`, `special_tokens_in_content` and `generation_config` default to those of the
-    services. `timed` names a profile, or a file with one: workers compute nothing and take its times.
-    `deterministic` workers give the same bits whatever else is in a step. Workers that `prove_model` serve
-    architectures off the list, which they prove first. `quantisation` names what all workers keep in 8 bits.
-    `speculate` says where decode workers take drafts of the next tokens from; `draft_model` is a smaller
-    model that drafts for them, where that finds none. `lora` are adapters that all workers serve, each as
-    NAME=PATH; `lora_dir` is a folder of adapters, of ranks up to `lora_rank`, which workers load when
-    requests ask for them, each into `lora_memory_mb` of its own. KV blocks that leave a worker's pool are
-    kept in `kv_host_memory_mb` of host memory of its own, and behind that in a folder of its own in the
-    folder `kv_disk`, with at most `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each
-    other where that is faster than computing them. `tensor_parallel` processes of each worker compute its
-    steps together. With `pipeline_parallel` stages, which compute them in turn, each with some of the layers,
-    each stage has as many. `served_model_names` are names of the model for HTTP callers, beside its own.
-    Gateways with `strict_fields` refuse what is not served and would be left out otherwise.
+    Most fields have the name and the meaning of a flag of `baton up` (docs/configuration.md); left out, they
+    mean one process (no gateway), or what the services do by default. The others, and those with more to say:
+
+    model, draft_model      a folder, a GGUF file, or a model of the hub, which is fetched first
+    router_port, http_port  the first router's and the first gateway's; 0 takes free ones
+    redis_url               without it, a private server is started
+    lora                    adapters, each as NAME=PATH
+    secure                  a folder for certificates and keys, which are made if missing; it turns on TLS
+    extra_args              further arguments of the processes of one kind ("prefill") or of one process
+                            ("prefill-1"); they come last and override the launcher's own
+    environment             further environment variables of the processes
+    run_dir                 by default the next number below `.baton/runs` in the checkout
+    standstill_s            how long a start may be silent; while it reports progress, it may take any time
+    drain_s                 what a process that leaves has to hand over its work
+    stop_grace_s            how long a fleet that stops waits
+    await_connections       the start ends when routers and workers are connected, not before
     """
 
     model: Path
@@ -117,19 +104,11 @@ class FleetSpec:
     await_connections: bool = True
 
     def __post_init__(self) -> None:
-        leasts = {
-            "prefill": 0,
-            "decode": 1,
-            "routers": 1,
-            "router_processes": 1,
-            "gateways": 0,
-            "tensor_parallel": 1,
-            "pipeline_parallel": 1,
-        }
-        for name, least in leasts.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be {least} or more")
-        for name, accepted in _CHOICES.items():
+        for name, least in (dict.fromkeys(_FROM_0, 0) | dict.fromkeys(_FROM_1, 1)).items():
+            number = getattr(self, name)
+            if number is not None and number < least:
+                raise ValueError(f"{name} is {number}: it must be {least} or more")
+        for name, accepted in CHOICES.items():
             chosen = getattr(self, name)
             if chosen is not None and chosen not in accepted:
                 raise ValueError(f"{name} is {chosen!r}: it must be one of {', '.join(accepted)}")
@@ -140,15 +119,19 @@ class FleetSpec:
         self._check_lora()
         if self.kv_host_memory_mb is not None and self.kv_host_memory_mb < 0:
             raise ValueError(f"kv_host_memory_mb is {self.kv_host_memory_mb}: it must be 0 (none) or more")
-        if self.kv_disk_mb is not None and (self.kv_disk is None or self.kv_disk_mb < 1):
-            raise ValueError(f"kv_disk_mb is {self.kv_disk_mb}: it must be 1 or more, with kv_disk")
+        for name, with_what in (
+            ("lora_memory_mb", "lora_dir"),
+            ("lora_rank", "lora_dir"),
+            ("kv_disk_mb", "kv_disk"),
+        ):
+            number = getattr(self, name)
+            if number is not None and (getattr(self, with_what) is None or number < 1):
+                raise ValueError(f"{name} is {number}: it must be 1 or more, with {with_what}")
         if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
             raise ValueError(
                 f"redis_url is {self.redis_url!r} in a secured fleet: it must be rediss:// or unix://"
             )
         self._check_ports()
-        if self.threads is not None and self.threads < 0:
-            raise ValueError(f"threads is {self.threads}: it must be 0 (one for each core) or more")
         unknown = set(self.extra_args) - {"router", "prefill", "decode", "gateway"} - set(self.process_names)
         if unknown:
             raise ValueError(f"extra_args names {sorted(unknown)}: there are {', '.join(self.process_names)}")
@@ -162,28 +145,15 @@ class FleetSpec:
         if self.lora_dir is not None and (self.lora or self.deterministic):
             other = "lora" if self.lora else "deterministic"
             raise ValueError(f"lora_dir is set with {other}: it must be one of the two")
-        for name in ("lora_memory_mb", "lora_rank"):
-            chosen = getattr(self, name)
-            if chosen is not None and (self.lora_dir is None or chosen < 1):
-                raise ValueError(f"{name} is {chosen}: it must be 1 or more, with lora_dir")
 
     def _check_timed(self) -> None:
-        if self.deterministic or self.quantisation not in {None, "none"}:
-            raise ValueError("deterministic or quantisation is set with timed: timed workers compute nothing")
-        for name in ("prove_model", "lora", "share_prefixes"):
-            if getattr(self, name):
+        for name in ("deterministic", "quantisation", "prove_model", "lora", "share_prefixes"):
+            if getattr(self, name) not in (None, "none", False, (), []):
                 raise ValueError(f"{name} is set with timed: timed workers compute nothing")
-        for name, nothing in (
-            ("speculate", "none"),
-            ("draft_model", None),
-            ("lora_dir", None),
-            ("kv_disk", None),
-            ("kv_host_memory_mb", 0),
-            ("tensor_parallel", 1),
-            ("pipeline_parallel", 1),
-        ):
+        nothing = {"speculate": "none", "kv_host_memory_mb": 0, "tensor_parallel": 1, "pipeline_parallel": 1}
+        for name in ("draft_model", "lora_dir", "kv_disk", *nothing):
             chosen = getattr(self, name)
-            if chosen not in {None, nothing}:
+            if chosen not in {None, nothing.get(name)}:
                 raise ValueError(f"{name} is {str(chosen)!r} with timed: timed workers compute nothing")
 
     def _check_ports(self) -> None:
@@ -254,7 +224,7 @@ def fetching_process(spec: FleetSpec, checkout: Path, name: str, model: str) -> 
     if spec.timed:
         program = ["runtime.hub", model, "--files", "facts"]
     else:  # it looks first whether a worker could serve the model
-        program = ["worker.startup.fetch", model, *(["--prove-model"] if spec.prove_model else [])]
+        program = ["worker.startup.fetch", model, *_flags(prove_model=spec.prove_model)]
     command = (sys.executable, "-m", *program, "--log-format", "json")
     return ProcessSpec(name, command, checkout, environment=spec.environment)
 
@@ -264,48 +234,42 @@ def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[s
 
     A router of several processes is named once for each: a connection is one process's.
     """
-    named = ["--redis", around.gateway_redis_url]
-    for address in routers:
-        named += ["--router", address] * spec.router_processes
-    for name in spec.served_model_names:
-        named += ["--served-model-name", name]
-    named += ["--strict-fields"] if spec.strict_fields else []
+    named = _flags(
+        redis=around.gateway_redis_url,
+        router=[address for address in routers for _ in range(spec.router_processes)],
+        served_model_name=spec.served_model_names,
+        strict_fields=spec.strict_fields,
+    )
     return [
-        _process(spec, around, "gateway", name, [*_listen(spec.http_port, index), *named])
+        _process(spec, around, "gateway", name, _flags(listen=_listen(spec.http_port, index)) + named)
         for index, name in enumerate(spec.gateway_names)
     ]
 
 
 def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> ProcessSpec:
-    own = ["--router-id", name, *_listen(spec.router_port, index)]
-    own += _flags(
-        placement=spec.placement,
-        without_redis=spec.without_redis,
-        special_tokens_in_content=spec.special_tokens_in_content,
-        generation_config=spec.generation_config,
+    own = _flags(
+        router_id=name,
+        listen=_listen(spec.router_port, index),
+        processes=_if_several(spec.router_processes),
+        **{each: getattr(spec, each) for each in _OF_ROUTERS},
     )
-    own += ["--processes", str(spec.router_processes)] if spec.router_processes > 1 else []
     return _service(spec, around, "router", name, own)
 
 
 def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
-    own = ["--worker-id", name, *_listen(0), "--workers-per-host", str(spec.num_workers)]
-    own += ["--deterministic"] if spec.deterministic else []
-    own += ["--prove-model"] if spec.prove_model else []
-    own += ["--share-prefixes"] if spec.share_prefixes else []
-    own += _flags(threads=spec.threads, quantisation=spec.quantisation, shm_dir=around.shm_dir)
-    own += ["--tensor-parallel", str(spec.tensor_parallel)] if spec.tensor_parallel > 1 else []
-    own += ["--pipeline-parallel", str(spec.pipeline_parallel)] if spec.pipeline_parallel > 1 else []
-    for adapter in spec.lora:
-        adapter_name, _, path = adapter.partition("=")
-        own += ["--lora", f"{adapter_name}={Path(path).resolve()}"]
-    own += _flags(
+    adapters = (adapter.partition("=") for adapter in spec.lora)
+    own = _flags(
+        worker_id=name,
+        listen=_listen(0),
+        workers_per_host=spec.num_workers,
+        shm_dir=around.shm_dir,
+        tensor_parallel=_if_several(spec.tensor_parallel),
+        pipeline_parallel=_if_several(spec.pipeline_parallel),
+        lora=[f"{adapter}={Path(path).resolve()}" for adapter, _, path in adapters],
         lora_dir=spec.lora_dir and spec.lora_dir.resolve(),
-        lora_memory_mb=spec.lora_memory_mb,
-        lora_rank=spec.lora_rank,
+        kv_disk=spec.kv_disk and spec.kv_disk.resolve() / name,
+        **{each: getattr(spec, each) for each in _OF_WORKERS},
     )
-    own += _flags(kv_host_memory_mb=spec.kv_host_memory_mb)
-    own += _flags(kv_disk=spec.kv_disk and spec.kv_disk.resolve() / name, kv_disk_mb=spec.kv_disk_mb)
     if kind_of(name) == "decode":
         own += _flags(speculate=spec.speculate, draft_model=around.draft_model)
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
@@ -314,8 +278,8 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
 def _service(
     spec: FleetSpec, around: Surroundings, module: str, name: str, own: Sequence[str]
 ) -> ProcessSpec:
-    common = ["--redis", around.redis_url, "--model", around.model]
-    common += _flags(policy=spec.policy, timed=spec.timed and _profile(spec.timed))
+    timed = spec.timed and _profile(spec.timed)
+    common = _flags(redis=around.redis_url, model=around.model, policy=spec.policy, timed=timed)
     return _process(spec, around, module, name, [*common, *own])
 
 
@@ -327,16 +291,16 @@ def _process(
     if around.secured is not None:
         common += around.secured.service_flags(kind, private_redis=spec.redis_url is None)
     extra = [*spec.extra_args.get(kind, ()), *spec.extra_args.get(name, ())]
-    return ProcessSpec(
-        name=name,
-        command=(sys.executable, "-m", module, *common, *own, *extra),
-        cwd=around.checkout,
-        environment=spec.environment,
-    )
+    command = (sys.executable, "-m", module, *common, *own, *extra)
+    return ProcessSpec(name, command, around.checkout, environment=spec.environment)
 
 
-def _listen(first_port: int, index: int = 0) -> list[str]:
-    return ["--listen", f"{_HOST}:{first_port + index if first_port else 0}"]
+def _listen(first_port: int, index: int = 0) -> str:
+    return f"{_HOST}:{first_port + index if first_port else 0}"
+
+
+def _if_several(number: int) -> int | None:
+    return number if number > 1 else None
 
 
 def kind_of(name: str) -> str:
@@ -345,11 +309,16 @@ def kind_of(name: str) -> str:
 
 
 def _flags(**values: object) -> list[str]:
-    """Return a flag and its value for each value that is set."""
-    pairs = (
-        (f"--{name.replace('_', '-')}", str(value)) for name, value in values.items() if value is not None
-    )
-    return list(itertools.chain.from_iterable(pairs))
+    """Return a flag for each value or entry of a list; a bare one for True, none for None or False."""
+    flags: list[str] = []
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            flags.append(flag)
+        elif value is not None and value is not False:
+            for each in value if isinstance(value, list | tuple) else (value,):
+                flags += [flag, str(each)]
+    return flags
 
 
 def _profile(name_or_path: str) -> str:

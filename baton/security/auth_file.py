@@ -30,12 +30,8 @@ def add_key(
     """Add a key of `tenant`. A `budget` replaces the tenant's. Raises `ValueError` naming the file."""
     content = _read(auth_file) if auth_file.exists() else {}
     entry: dict[str, Any] = {"sha256": hashlib.sha256(api_key.encode()).hexdigest(), "tenant": tenant}
-    if classes:
-        entry["classes"] = list(classes)
-    if operator:
-        entry["operator"] = True
-    if delegate:
-        entry["delegate"] = True
+    rights = {"classes": list(classes), "operator": operator, "delegate": delegate}
+    entry |= {name: right for name, right in rights.items() if right}
     content.setdefault("keys", []).append(entry)
     if budget:
         content.setdefault("tenants", {})[tenant] = dict(budget)

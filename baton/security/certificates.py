@@ -103,7 +103,7 @@ def _make_leaf(
     builder = _builder(_name(f"{part}.baton.internal"), authority.subject, key, now, until.days)
     for extension in (
         x509.ExtendedKeyUsage(usages),
-        x509.SubjectAlternativeName([_general_name(name) for name in names]),
+        x509.SubjectAlternativeName([general_name(name) for name in names]),
         x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()),
     ):
         builder = builder.add_extension(extension, critical=False)
@@ -139,7 +139,7 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _general_name(host: str) -> x509.GeneralName:
+def general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -147,17 +147,9 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _key_usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    off = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **off)
 
 
 def _pem(key: Key) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import http.client
-import ipaddress
 import json
 import os
 import ssl
@@ -20,7 +19,7 @@ from typing import Any
 
 from cryptography import x509
 
-from baton.security.certificates import PARTS, SERVES, make_certificates
+from baton.security.certificates import PARTS, SERVES, general_name, make_certificates
 from baton.security.secret_files import write_secret
 
 LABELS = {"app.kubernetes.io/name": "baton", "app.kubernetes.io/component": "certificates"}
@@ -53,7 +52,7 @@ class Secrets:
 
     def get(self, name: str) -> Content | None:
         """Return a Secret's content, or None if there is no such Secret."""
-        found = self._find(name)
+        found = self._call("GET", f"/{name}")
         if found is None:
             return None
         return {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
@@ -61,20 +60,15 @@ class Secrets:
     def put(self, name: str, content: Content) -> None:
         """Create a Secret, or replace the content of the one of this name."""
         data = {key: base64.b64encode(value).decode() for key, value in content.items()}
-        found = self._find(name)
+        found = self._call("GET", f"/{name}")
         if found is None:
             named = {"name": name, "labels": LABELS}
             self._call("POST", "", {"apiVersion": "v1", "kind": "Secret", "metadata": named, "data": data})
         else:
             self._call("PUT", f"/{name}", {**found, "data": data})
 
-    def _find(self, name: str) -> dict[str, Any] | None:
-        try:
-            return self._call("GET", f"/{name}")
-        except _NotFound:
-            return None
-
-    def _call(self, method: str, path: str, item: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _call(self, method: str, path: str, item: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return what the API server answers; None where there is no such object to get."""
         body = None if item is None else json.dumps(item).encode()
         # The scheme is that of the API server, which the kubelet names.
         request = urllib.request.Request(self._url + path, body, self._headers, method=method)  # noqa: S310
@@ -83,16 +77,12 @@ class Secrets:
                 answer: dict[str, Any] = json.load(response)
         except urllib.error.HTTPError as error:
             if error.code == http.client.NOT_FOUND and method == "GET":
-                raise _NotFound from None
+                return None
             reason = error.read().decode(errors="replace")
             raise ValueError(f"{method} {request.full_url}: {error.code} {reason}") from None
         except OSError as error:
             raise ValueError(f"{method} {request.full_url}: {error}") from None
         return answer
-
-
-class _NotFound(Exception):
-    """There is no such object."""
 
 
 def keep_certificates(
@@ -127,16 +117,7 @@ def _is_good(found: Content | None, authority: Content, hosts: Sequence[str], un
         return False
     try:
         certificate = x509.load_pem_x509_certificate(found.get("tls.crt", b""))
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except (ValueError, x509.ExtensionNotFound):
         return False
-    addresses = map(str, names.get_values_for_type(x509.IPAddress))
-    named = {*names.get_values_for_type(x509.DNSName), *addresses}
-    return {_normal(host) for host in hosts} <= named and until < certificate.not_valid_after_utc
-
-
-def _normal(host: str) -> str:
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        return host
+    return {general_name(host) for host in hosts} <= names and until < certificate.not_valid_after_utc

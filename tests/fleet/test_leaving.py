@@ -12,7 +12,7 @@ import pytest
 
 from baton import AsyncClient, ChoiceFinished, Finished, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
-from baton.fleet.control import Control, ask_restart
+from baton.fleet.running import Control, ask_restart
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import (
     TRIES,

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from baton.cli.exits import OK, explain
 from baton.cli.request_flags import chat_of, request_of
 from baton.cli.target import client_of
-from baton.cli.views.message_view import MessageView, is_whole, shortened
-from baton.cli.views.summary import split_line
+from baton.cli.views.generation_view import MessageView, is_whole, shortened, split_line
 from baton.client import BlockingStream, Client
 from baton.errors import BatonError
 from baton.parsing import ChoiceDelta

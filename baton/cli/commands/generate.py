@@ -14,8 +14,7 @@ from baton.async_client import AsyncClient
 from baton.cli.exits import FAILED, OK
 from baton.cli.request_flags import chat_of, request_of
 from baton.cli.target import client_of
-from baton.cli.views.message_view import MessageView
-from baton.cli.views.summary import split_line
+from baton.cli.views.generation_view import MessageView, split_line
 from baton.parsing import ChoiceDelta, ParsedEvent
 from baton.stream import GenerationStream
 from baton.types import ChoiceFinished, Event, Finished, FinishReason

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from baton.cli.exits import OK
 from baton.fleet.checkout import find_checkout
-from baton.fleet.control import ask_restart
 from baton.fleet.rundir import runs_of
+from baton.fleet.running import ask_restart
 
 
 async def run(args: argparse.Namespace) -> int:

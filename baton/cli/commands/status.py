@@ -38,10 +38,7 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def show_live(
-    facts: FleetFacts,
-    snapshots: AsyncIterator[FleetSnapshot],
-    console: Console,
-    gateways: Sequence[str] = (),
+    facts: FleetFacts, snapshots: AsyncIterator[FleetSnapshot], console: Console, gateways: Sequence[str] = ()
 ) -> None:
     """Show snapshots on another screen, where an echoed Ctrl-C disturbs nothing, and leave the last one."""
     shown: RenderableType = ""

@@ -17,8 +17,8 @@ from baton.cli.exits import FLEET_FAILED, OK, program
 from baton.cli.views.fleet_reporter import FleetReporter
 from baton.fleet import Fleet, Keeper
 from baton.fleet.checkout import find_checkout
-from baton.fleet.control import Control
 from baton.fleet.rundir import listed
+from baton.fleet.running import Control
 
 
 async def run(args: argparse.Namespace) -> int:

@@ -1,3 +1,3 @@
-"""The output of commands: `fleet_reporter` (a running fleet), `status_view`, `summary` (one generation),
-`message_view` (what it says) and `demo_view`.
+"""The output of commands: `fleet_reporter` (a running fleet), `status_view`, `generation_view` (what a
+generation says, and its outcome) and `demo_view`.
 """

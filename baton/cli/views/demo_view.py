@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from baton.cli.views.summary import broken_promises
+from baton.cli.views.generation_view import broken_promises
 from baton.types import Event, Finished, Queued, Tokens
 from baton.types.chat import ChatMessage, Prompt
 

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.text import Text
 
 from baton.fleet import FleetEvent
-from baton.fleet.processes.events import (
-    FleetStopping,
-    ProcessDied,
-    ProcessReady,
-    ProcessReplaced,
-    ProcessRestarted,
-    ProcessRestarting,
-    ProcessStarted,
-    ProcessStarting,
-    ReplacementFailed,
-    WorkersJoined,
-)
+from baton.fleet.processes import events
 
 _SILENT_S = 10.0
 """Seconds of silence after which a starting process is named."""
@@ -46,42 +34,40 @@ class FleetReporter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.rest()
         if self._stopping:  # whatever ended it: the launcher has returned, so it is true
             self._console.print(Text("All processes have stopped."))
 
     def __call__(self, event: FleetEvent) -> None:
         match event:
-            case ProcessStarted(name=name):
+            case events.ProcessStarted(name=name):
                 self._awaited[name] = ""
                 self._wait_for_starts()
-            case ProcessStarting():
+            case events.ProcessStarting():
                 self._starting(event)
-            case ProcessReady():
+            case events.ProcessReady():
                 self._ready(event)
-            case WorkersJoined(workers=workers):
+            case events.WorkersJoined(workers=workers):
                 counted = "1 worker" if workers == 1 else f"{workers} workers"
                 self._line("✓", "green", "fleet", f"{counted} joined")
                 self.rest()
-            case ProcessDied():
+            case events.ProcessDied():
                 self._died(event)
-            case ProcessRestarting(name=name, pause_s=pause_s):
+            case events.ProcessRestarting(name=name, pause_s=pause_s):
                 self._line("↻", "yellow", name, f"is started again in {pause_s:g} s")
-            case ProcessRestarted(name=name):
+            case events.ProcessRestarted(name=name):
                 self._line("✓", "green", name, "serves again")
                 if not self._awaited:
                     self.rest()
-            case ProcessReplaced(name=name, left_s=left_s):
+            case events.ProcessReplaced(name=name, left_s=left_s):
                 self._line("✓", "green", name, f"replaced; the former one left in {left_s:.1f} s")
                 self.rest()
-            case ReplacementFailed(name=name, reason=reason):
+            case events.ReplacementFailed(name=name, reason=reason):
                 self._awaited.pop(name, None)
                 self._line("✗", "red", name, f"not replaced, and serves on: {reason}")
                 self.rest()
-            case FleetStopping(processes=processes):
+            case events.FleetStopping(processes=processes):
                 self._stopping = True
                 self._wait_for(f"stopping {processes} processes")
 
@@ -94,7 +80,7 @@ class FleetReporter:
             self._status.update(what)
             self._status.start()
 
-    def _ready(self, event: ProcessReady) -> None:
+    def _ready(self, event: events.ProcessReady) -> None:
         self._awaited.pop(event.name, None)
         self._line("✓", "green", event.name, f"{event.address:<22} {event.took_s:5.1f} s")
         self._wait_for_starts()
@@ -103,7 +89,7 @@ class FleetReporter:
         doings = [f"{name} ({doing})" if doing else name for name, doing in self._awaited.items()]
         self._wait_for(f"starting {', '.join(doings)}" if doings else "waiting for workers to join")
 
-    def _starting(self, event: ProcessStarting) -> None:
+    def _starting(self, event: events.ProcessStarting) -> None:
         is_still = event.silent_s > _SILENT_S
         if event.name not in self._awaited:
             return
@@ -121,7 +107,7 @@ class FleetReporter:
             for name, at in self._awaited.items():
                 self._line("…", "dim", name, at)
 
-    def _died(self, event: ProcessDied) -> None:
+    def _died(self, event: events.ProcessDied) -> None:
         self._awaited.pop(event.name, None)
         if not self._awaited:
             self.rest()

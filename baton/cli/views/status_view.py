@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from baton.types.snapshots import (
-    CostState,
-    FleetCounters,
-    FleetFacts,
-    FleetSnapshot,
-    QueueState,
-    StartingState,
-    WorkerState,
-)
+from baton.types import snapshots
 
 _BAR_WIDTH = 12
 SILENT_S = 5.0
 """Seconds of silence after which a starting worker may stand still; before, the machine may just be busy."""
 
 
-def render(facts: FleetFacts, snapshot: FleetSnapshot, gateways: Sequence[str] = ()) -> RenderableType:
+def render(
+    facts: snapshots.FleetFacts, snapshot: snapshots.FleetSnapshot, gateways: Sequence[str] = ()
+) -> RenderableType:
     title = Text.assemble(("Baton ", "bold"), facts.model_name, (f"  {facts.architecture}", "dim"))
     if facts.deterministic:
         title.append("  deterministic", "green")
     below = Text(f"{snapshot.router_id} · {facts.placement} · up {_duration(snapshot.uptime_s)}")
+    workers = sorted(snapshot.workers, key=lambda one: (one.role != "prefill", one.worker_id))
     body = Group(
-        _workers(snapshot.workers, facts.block_size),
+        _workers(workers, facts.block_size),
         *(_starting(worker) for worker in snapshot.starting),
         Text(),
-        *_computing(snapshot.workers),
-        *_tiers(snapshot.workers),
-        *_adapters(snapshot.workers),
+        *_computing(workers),
+        *_tiers(workers),
+        *_adapters(workers),
         _queue(snapshot.queue),
         _counters(snapshot.counters),
         _promises(snapshot.counters),
@@ -45,7 +40,7 @@ def render(facts: FleetFacts, snapshot: FleetSnapshot, gateways: Sequence[str] =
     return Panel(body, title=title, title_align="left", subtitle=below, subtitle_align="left", width=80)
 
 
-def state_of(worker: WorkerState) -> tuple[str, str]:
+def state_of(worker: snapshots.WorkerState) -> tuple[str, str]:
     """In a word, and its colour."""
     if not worker.connected:
         return "lost", "red"
@@ -54,7 +49,7 @@ def state_of(worker: WorkerState) -> tuple[str, str]:
     return ("busy", "green") if worker.running or worker.waiting else ("idle", "cyan")
 
 
-def cost_of(cost: CostState | None) -> Text:
+def cost_of(cost: snapshots.CostState | None) -> Text:
     """How far over the predicted cost 19 of 20 steps stay; `fixed` while costs are not trusted to plan by."""
     if cost is None:
         return Text("–", style="dim")
@@ -76,23 +71,19 @@ def _cells(part: int, total: int, width: int) -> int:
     return min(width, -(-part * width // total))
 
 
-def _workers(workers: tuple[WorkerState, ...], block_size: int) -> RenderableType:
+def _workers(workers: Sequence[snapshots.WorkerState], block_size: int) -> RenderableType:
     if not workers:
         return Text("no worker has joined yet", style="yellow")
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     for name in ("worker", "state", "run", "wait", "prompt", f"KV blocks of {block_size}", "step", "cost"):
         is_number = name in {"run", "wait", "prompt", "step", "cost"}
         table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
-    for worker in _in_order(workers):
+    for worker in workers:
         table.add_row(*_row(worker))
     return table
 
 
-def _in_order(workers: tuple[WorkerState, ...]) -> list[WorkerState]:
-    return sorted(workers, key=lambda one: (one.role != "prefill", one.worker_id))
-
-
-def _row(worker: WorkerState) -> tuple[RenderableType, ...]:
+def _row(worker: snapshots.WorkerState) -> tuple[RenderableType, ...]:
     state, colour = state_of(worker)
     blocks = Text.assemble(
         bar(worker.used_blocks, worker.cached_blocks, worker.num_blocks),
@@ -111,10 +102,10 @@ def _row(worker: WorkerState) -> tuple[RenderableType, ...]:
     )
 
 
-def _computing(workers: tuple[WorkerState, ...]) -> list[Text]:
+def _computing(workers: Sequence[snapshots.WorkerState]) -> list[Text]:
     """Return a line for each way in which workers compute, naming the workers if there are several ways."""
     ways: defaultdict[str, list[str]] = defaultdict(list)
-    for worker in _in_order(workers):
+    for worker in workers:
         if worker.dtype:  # timed workers compute nothing
             ways[f"{worker.dtype}, {'native' if worker.native_ops else 'no native'} ops"].append(
                 worker.worker_id
@@ -125,19 +116,20 @@ def _computing(workers: tuple[WorkerState, ...]) -> list[Text]:
     ]
 
 
-def _tiers(workers: tuple[WorkerState, ...]) -> list[Text]:
+def _tiers(workers: Sequence[snapshots.WorkerState]) -> list[Text]:
     """Return a line with the KV blocks in host memory, and one with those on disks, if workers have some."""
-    in_host = [(worker.worker_id, worker.host_blocks) for worker in _in_order(workers)]
-    on_disk = [(worker.worker_id, worker.disk_blocks) for worker in _in_order(workers)]
-    return [*_blocks_held("in host   ", in_host), *_blocks_held("on disk   ", on_disk)]
+    tiers = {
+        "in host   ": [(worker.worker_id, worker.host_blocks) for worker in workers],
+        "on disk   ": [(worker.worker_id, worker.disk_blocks) for worker in workers],
+    }
+    lines: list[Text] = []
+    for label, held in tiers.items():
+        told = ", ".join(f"{name} {num_blocks}" for name, num_blocks in held if num_blocks is not None)
+        lines += [Text.assemble((label, "dim"), "KV blocks: ", told)] if told else []
+    return lines
 
 
-def _blocks_held(label: str, held: Iterable[tuple[str, int | None]]) -> list[Text]:
-    told = ", ".join(f"{name} {num_blocks}" for name, num_blocks in held if num_blocks is not None)
-    return [Text.assemble((label, "dim"), "KV blocks: ", told)] if told else []
-
-
-def _adapters(workers: tuple[WorkerState, ...]) -> list[Text]:
+def _adapters(workers: Sequence[snapshots.WorkerState]) -> list[Text]:
     """Return a line for each worker that loads LoRA adapters, with those in its memory."""
     return [
         Text.assemble(
@@ -145,12 +137,12 @@ def _adapters(workers: tuple[WorkerState, ...]) -> list[Text]:
             f"{worker.worker_id}: {len(worker.loaded_adapters)} of {worker.loadable_adapters} in memory",
             f" ({', '.join(worker.loaded_adapters)})" if worker.loaded_adapters else "",
         )
-        for worker in _in_order(workers)
+        for worker in workers
         if worker.loadable_adapters is not None
     ]
 
 
-def _starting(worker: StartingState) -> Text:
+def _starting(worker: snapshots.StartingState) -> Text:
     share = "" if worker.share is None else f" {worker.share:.0%}"
     line = Text.assemble((worker.worker_id, "dim"), " ", ("starting", "yellow"), f" · {worker.phase}{share}")
     if worker.silent_s > SILENT_S:
@@ -158,7 +150,7 @@ def _starting(worker: StartingState) -> Text:
     return line
 
 
-def _queue(queue: QueueState) -> Text:
+def _queue(queue: snapshots.QueueState) -> Text:
     redis = ("Redis reachable", "green") if queue.redis_reachable else ("Redis out of reach", "bold red")
     return Text.assemble(
         ("queue     ", "dim"),
@@ -168,7 +160,7 @@ def _queue(queue: QueueState) -> Text:
     )
 
 
-def _counters(counters: FleetCounters) -> Text:
+def _counters(counters: snapshots.FleetCounters) -> Text:
     refused = f"{counters.refused} refused"
     return Text.assemble(
         ("requests  ", "dim"),
@@ -179,7 +171,7 @@ def _counters(counters: FleetCounters) -> Text:
     )
 
 
-def _promises(counters: FleetCounters) -> Text:
+def _promises(counters: snapshots.FleetCounters) -> Text:
     retried = f"{counters.retried_attempts} attempt{'' if counters.retried_attempts == 1 else 's'} repeated"
     return Text.assemble(
         ("promises  ", "dim"),

@@ -1,18 +1,18 @@
 """The errors of starting and running a fleet.
 
 FleetError
-├── CheckoutNotFound(searched)
-├── RedisServerNotFound(searched)
-├── GatewayNotInstalled(missing)
-├── PortUnusable(kind, address, reason)
-├── RunDirUnusable(path, reason)
-├── RunDirInUse(path, holder)
+├── CheckoutNotFound
+├── RedisServerNotFound
+├── GatewayNotInstalled
+├── PortUnusable
+├── RunDirUnusable
+├── RunDirInUse
 ├── ProcessError(name, log_path, tail)
 │   ├── ProcessFailed(exit_code)
-│   ├── StartTimeout(doing, waited_s)
-│   └── ProcessKeepsDying(exit_code, times)
-├── NoFleetRunning(searched)
-└── RestartFailed(reason)
+│   ├── StartTimeout
+│   └── ProcessKeepsDying(exit_code)
+├── NoFleetRunning
+└── RestartFailed
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 _EXIT_MEANINGS = {
@@ -49,43 +48,32 @@ class FleetError(Exception):
     """Base of everything the launcher raises, apart from `ValueError` for a wrong `FleetSpec`."""
 
 
-@dataclass(eq=False)
 class CheckoutNotFound(FleetError):
     """There is no checkout. The services run from one: they are not part of the installed package."""
 
-    searched: Sequence[Path]
-
-    def __str__(self) -> str:
-        places = ", ".join(str(path) for path in self.searched)
-        return (
-            f"no Baton checkout (a folder with router/, prefill_worker/ and decode_worker/) in: {places}; "
-            "run this from inside one"
+    def __init__(self, searched: Sequence[Path]) -> None:
+        super().__init__(
+            "no Baton checkout (a folder with router/, prefill_worker/ and decode_worker/) in: "
+            f"{', '.join(map(str, searched))}; run this from inside one"
         )
 
 
-@dataclass(eq=False)
 class RedisServerNotFound(FleetError):
     """There is no redis-server to start."""
 
-    searched: Sequence[Path]
-
-    def __str__(self) -> str:
-        return (
-            "no redis-server on PATH or next to "
-            f"{', '.join(str(path) for path in self.searched)}; "
+    def __init__(self, searched: Path) -> None:
+        super().__init__(
+            f"no redis-server on PATH or next to {searched}; "
             "install Redis, or point --redis at a server that runs"
         )
 
 
-@dataclass(eq=False)
 class GatewayNotInstalled(FleetError):
     """Packages of the gateway are missing."""
 
-    missing: Sequence[str]
-
-    def __str__(self) -> str:
-        return (
-            f"the gateway needs {', '.join(self.missing)}, not installed in {sys.prefix}; install them with "
+    def __init__(self, missing: Sequence[str]) -> None:
+        super().__init__(
+            f"the gateway needs {', '.join(missing)}, not installed in {sys.prefix}; install them with "
             f"{sys.executable} -m pip install --no-deps --require-hashes "
             "-r deploy/requirements/gateway.lock, or start without HTTP by --no-http"
         )
@@ -94,108 +82,77 @@ class GatewayNotInstalled(FleetError):
 _PORT_FLAGS = {"router": "--port", "gateway": "--http-port"}
 
 
-@dataclass(eq=False)
 class PortUnusable(FleetError):
     """A port of a router or gateway cannot be bound, most often because another fleet uses it."""
 
-    kind: str
-    address: str
-    reason: str
-
-    def __str__(self) -> str:
-        what = f"no {self.kind} can listen on {self.address}: {self.reason}"
-        return f"{what}; name a free port with {_PORT_FLAGS[self.kind]}, or 0 for any"
+    def __init__(self, kind: str, address: str, reason: str) -> None:
+        what = f"no {kind} can listen on {address}: {reason}"
+        super().__init__(f"{what}; name a free port with {_PORT_FLAGS[kind]}, or 0 for any")
 
 
-@dataclass(eq=False)
 class RunDirUnusable(FleetError):
     """The folder for the logs could not be created, or other users can write to it."""
 
-    path: Path
-    reason: str
-
-    def __str__(self) -> str:
-        return f"no logs can be kept in {self.path}: {self.reason}; name a folder of your own with --run-dir"
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"no logs can be kept in {path}: {reason}; name a folder of your own with --run-dir")
 
 
-@dataclass(eq=False)
 class RunDirInUse(FleetError):
     """Another fleet has the folder; `holder` is the process id of its launcher."""
 
-    path: Path
-    holder: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path} is the folder of a fleet that runs, started by process {self.holder}; name another "
-            f"folder with --run-dir, or end that fleet: kill {self.holder}"
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(
+            f"{path} is the folder of a fleet that runs, started by process {holder}; name another "
+            f"folder with --run-dir, or end that fleet: kill {holder}"
         )
 
 
-@dataclass(eq=False)
 class ProcessError(FleetError):
     """Something is wrong with a process; `tail` is the end of its log."""
 
-    name: str
-    log_path: Path
-    tail: str
-
-    def __post_init__(self) -> None:
-        if self.tail:
-            self.add_note(self.tail)  # a traceback shows it too; the log may be gone by then
+    def __init__(self, what: str, name: str, log_path: Path, tail: str) -> None:
+        super().__init__(f"{name} {what}; its log is {log_path}")
+        self.name, self.log_path, self.tail = name, log_path, tail
+        if tail:
+            self.add_note(tail)  # a traceback shows it too; the log may be gone by then
 
 
-@dataclass(eq=False)
 class ProcessFailed(ProcessError):
     """A process ended before it was ready."""
 
-    exit_code: int
+    def __init__(self, name: str, log_path: Path, tail: str, exit_code: int) -> None:
+        super().__init__(f"did not start: {describe_exit(exit_code)}", name, log_path, tail)
+        self.exit_code = exit_code
 
-    def __str__(self) -> str:
-        return f"{self.name} did not start: {describe_exit(self.exit_code)}; its log is {self.log_path}"
 
-
-@dataclass(eq=False)
 class StartTimeout(ProcessError):
     """A starting process, or the joining of all workers, has made no progress for too long."""
 
-    doing: str
-    waited_s: float
-
-    def __str__(self) -> str:
-        return f"{self.name} stood still for {self.waited_s:.0f} s ({self.doing}); its log is {self.log_path}"
+    def __init__(self, name: str, log_path: Path, tail: str, doing: str, waited_s: float) -> None:
+        super().__init__(f"stood still for {waited_s:.0f} s ({doing})", name, log_path, tail)
 
 
-@dataclass(eq=False)
 class ProcessKeepsDying(ProcessError):
     """A process died repeatedly soon after its start, and is not restarted any more."""
 
-    exit_code: int
-    times: int
-
-    def __str__(self) -> str:
-        last = f"the last time: {describe_exit(self.exit_code)}; its log is {self.log_path}"
-        return f"{self.name} died {self.times} times soon after its start, {last}"
+    def __init__(self, name: str, log_path: Path, tail: str, exit_code: int, times: int) -> None:
+        last = f"the last time: {describe_exit(exit_code)}"
+        super().__init__(f"died {times} times soon after its start, {last}", name, log_path, tail)
+        self.exit_code = exit_code
 
 
-@dataclass(eq=False)
 class NoFleetRunning(FleetError):
     """No launcher responds in the run folders."""
 
-    searched: Path
-
-    def __str__(self) -> str:
-        return (
-            f"no fleet that `baton up` started answers in {self.searched}; "
+    def __init__(self, searched: Path) -> None:
+        super().__init__(
+            f"no fleet that `baton up` started answers in {searched}; "
             "start one, or name the folder that its `baton up` prints as logs"
         )
 
 
-@dataclass(eq=False)
 class RestartFailed(FleetError):
     """The launcher could not replace a process. Earlier ones are replaced, later ones unchanged."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"the restart stopped half way: {self.reason}"
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the restart stopped half way: {reason}")

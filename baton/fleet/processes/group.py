@@ -9,14 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from baton.fleet.processes.events import (
-    FleetEvent,
-    FleetStopping,
-    ProcessDied,
-    ProcessReady,
-    ProcessStarted,
-    ProcessStarting,
-)
+from baton.fleet.processes import events
 from baton.fleet.processes.process import ManagedProcess, ProcessSpec
 from baton.fleet.processes.reaper import Reaper
 
@@ -31,13 +24,13 @@ class ProcessGroup:
     """Starts and stops processes between `open` and `stop`. `on_event` is called on the event loop."""
 
     def __init__(
-        self, on_event: Callable[[FleetEvent], None], make_process: MakeProcess, standstill_s: float
+        self, on_event: Callable[[events.FleetEvent], None], make_process: MakeProcess, standstill_s: float
     ) -> None:
         self._on_event = on_event
         self._make_process = make_process
         self._standstill_s = standstill_s
         self._by_name: dict[str, ManagedProcess] = {}
-        self._deaths: asyncio.Queue[ProcessDied] = asyncio.Queue()
+        self._deaths: asyncio.Queue[events.ProcessDied] = asyncio.Queue()
         self._watches: dict[ManagedProcess, asyncio.Task[None]] = {}
         self._leaving: set[ManagedProcess] = set()
         """Processes that are being stopped, and processes whose name a successor has taken."""
@@ -56,7 +49,7 @@ class ProcessGroup:
         except KeyError:
             raise KeyError(f"no process {name!r}: there are {', '.join(self._by_name)}") from None
 
-    async def next_death(self) -> ProcessDied:
+    async def next_death(self) -> events.ProcessDied:
         """Wait for the next process that ends without having been stopped."""
         return await self._deaths.get()
 
@@ -125,7 +118,7 @@ class ProcessGroup:
     def report_death(self, process: ManagedProcess) -> None:
         """Report a process that has ended as an event and by `next_death`."""
         assert process.exit_code is not None
-        death = ProcessDied(process.name, process.exit_code, process.log_path, process.log_tail())
+        death = events.ProcessDied(process.name, process.exit_code, process.log_path, process.log_tail())
         self._deaths.put_nowait(death)
         self._on_event(death)
 
@@ -142,7 +135,7 @@ class ProcessGroup:
     async def _stop_processes(self, grace_s: float) -> None:
         everything = {*self.processes, *self._leaving}
         running = [process for process in everything if process.running]
-        self._on_event(FleetStopping(len(running)))
+        self._on_event(events.FleetStopping(len(running)))
         for _, leaving in itertools.groupby(sorted(running, key=_stops), _stops):
             await asyncio.gather(*(process.stop(grace_s) for process in leaving))
         await asyncio.gather(*(process.close() for process in everything))
@@ -153,7 +146,7 @@ class ProcessGroup:
         process = self._make_process(spec, self._log_dir / f"{spec.name}.log", self._reaper)
         await process.start()
         self._by_name[spec.name] = process
-        self._on_event(ProcessStarted(spec.name, process.pid))
+        self._on_event(events.ProcessStarted(spec.name, process.pid))
         return process
 
     async def _wait_ready(self, process: ManagedProcess) -> None:
@@ -162,12 +155,12 @@ class ProcessGroup:
             took_s = await process.wait_ready(self._standstill_s)
         finally:
             reporting.cancel()
-        self._on_event(ProcessReady(process.name, process.address, took_s))
+        self._on_event(events.ProcessReady(process.name, process.address, took_s))
 
     async def _report_progress(self, process: ManagedProcess) -> None:
         while True:
             await process.next_progress(_REPORT_PERIOD_S)
-            self._on_event(ProcessStarting(process.name, process.progress, process.silent_s))
+            self._on_event(events.ProcessStarting(process.name, process.progress, process.silent_s))
 
     async def _watch(self, process: ManagedProcess) -> None:
         await process.wait()

@@ -78,16 +78,17 @@ def signal_group(pgid: int, number: int) -> bool:
 
 def is_running(pgid: int) -> bool:
     """Return whether a process of a group runs. Those that have ended stay in it until init reaps them."""
-    return signal_group(pgid, 0) and any(_runs_in(pgid, stat) for stat in Path("/proc").glob("[0-9]*/stat"))
+    stats = Path("/proc").glob("[0-9]*/stat")
+    return signal_group(pgid, 0) and any(running_group(stat) == pgid for stat in stats)
 
 
-def _runs_in(pgid: int, stat: Path) -> bool:
-    """Return whether the process of a file of /proc is one of the group and has not ended."""
+def running_group(stat: Path) -> int | None:
+    """Return the group of the process of a file of /proc; None if it has ended, reaped or not."""
     try:
         state, _, group = stat.read_bytes().rpartition(b")")[2].split()[:3]
-    except (OSError, ValueError):  # it has just been reaped
-        return False
-    return int(group) == pgid and state not in (b"Z", b"X")
+    except (OSError, ValueError):
+        return None
+    return None if state in (b"Z", b"X") else int(group)
 
 
 def signal_leader(pgid: int, number: int) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from baton.fleet import Fleet, FleetEvent, FleetSpec
-from baton.fleet.control import Control, ask_restart
 from baton.fleet.processes.errors import RestartFailed, StartTimeout
 from baton.fleet.processes.events import ProcessDied, ProcessReplaced, ProcessStarted, ReplacementFailed
+from baton.fleet.running import Control, ask_restart
 
 MakeSpec = Callable[..., FleetSpec]
 pytestmark = pytest.mark.integration

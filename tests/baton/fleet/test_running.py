@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from baton.fleet import Fleet, FleetSpec
-from baton.fleet.control import Control
 from baton.fleet.running import (
+    Control,
     RunningFleet,
     candidates,
     described,
