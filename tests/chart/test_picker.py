@@ -58,7 +58,7 @@ def test_it_watches_every_gateway_by_the_name_of_its_certificate(
     assert ("--tls-cert" in given) == is_secured
     assert ("--insecure-listen" in given) != is_secured
     if is_secured:
-        assert gateways.host in arguments(workloads(objects)["certificates"])
+        assert gateways.address.rpartition(":")[0] in arguments(workloads(objects)["certificates"])
 
 
 def test_it_waits_for_streams_as_long_as_a_gateway() -> None:
