@@ -272,9 +272,14 @@ class AsyncClient:
         if not any(response.draining for response in responses):
             raise NotFound(f"worker {worker_id!r} is not connected to any reachable router")
 
-    async def watch(self, interval_s: float = 0.5) -> AsyncGenerator[FleetSnapshot, None]:
-        """Yield a snapshot at once and then one per interval, forever, from any router that serves."""
-        request = fleet_pb2.WatchRequest(interval_ms=round(interval_s * 1000))
+    async def watch(
+        self, interval_s: float = 0.5, *, include_steps: bool = False
+    ) -> AsyncGenerator[FleetSnapshot, None]:
+        """Yield a snapshot at once and then one per interval, forever, from any router that serves.
+
+        With `include_steps` each has the steps that were reported to this router since the last one.
+        """
+        request = fleet_pb2.WatchRequest(interval_ms=round(interval_s * 1000), include_steps=include_steps)
         backoff = self._routers.backoff(self._timeout.connect_s)
         while True:
             router = await self._routers.next()

@@ -78,7 +78,14 @@ async def serve(config: GatewayConfig) -> None:
             if redis is not None:
                 await refuse_evicting(redis)
             batch_api = None if redis is None else BatchApi.open(redis, config.file_limits)
-            app = make_app(fleet, config.max_body_bytes, redis, batch_api, config.response_limits)
+            app = make_app(
+                fleet,
+                config.max_body_bytes,
+                redis,
+                batch_api,
+                config.response_limits,
+                has_page=config.has_page,
+            )
             async with running_batches(app, batch_api, config.batch_lines):
                 ending = asyncio.get_running_loop().create_future()
                 counted = Requests(

@@ -19,7 +19,8 @@ from gateway.anthropic import endpoints as anthropic
 from gateway.batches import endpoints as batches
 from gateway.openai import convert as openai_names
 from gateway.openai import endpoints as openai
-from gateway.page import page
+from gateway.page import endpoints as page
+from gateway.page.about import about
 from gateway.responses import convert as responses_names
 from gateway.responses import endpoints as responses
 from gateway.responses.store import ResponseLimits, ResponseStore
@@ -49,8 +50,13 @@ def make_app(
     redis: DurableRedis | None,
     batch_api: batches.BatchApi | None,
     limits: ResponseLimits,
+    *,
+    has_page: bool,
 ) -> FastAPI:
-    """Return the application, which refuses what Redis would keep without it. The caller closes `fleet`."""
+    """Return the application, which refuses what Redis would keep without it. The caller closes `fleet`.
+
+    `has_page`: people with a browser may try the fleet, and look at it.
+    """
     handlers: dict[Any, Any] = {
         ApiError: _on_error,
         BatonError: _on_error,
@@ -82,18 +88,25 @@ def make_app(
     async def version() -> dict[str, str]:
         return {"version": VERSION}
 
+    if has_page:
+        app.include_router(page.routes(fleet))
+    else:
+        _add_about(app, fleet)
+
+    return app
+
+
+def _add_about(app: FastAPI, fleet: FleetClient) -> None:
     @app.api_route("/", methods=["GET", "HEAD"])
-    async def about() -> Response:
+    async def about_fleet() -> Response:
         """Return a page for people, without the models where their names need a key."""
         try:
             facts = await fleet.sdk.models(connect_s=HEALTH_CONNECT_S)
         except NotAllowed:
-            return page(VERSION, (), "Its calls need a key.")
+            return about(VERSION, (), "Its calls need a key.")
         except BatonError:
-            return page(VERSION, (), "No router of it responds.")
-        return page(VERSION, served_by(facts[0]), "")
-
-    return app
+            return about(VERSION, (), "No router of it responds.")
+        return about(VERSION, served_by(facts[0]), "")
 
 
 def _respond(path: str, problem: Problem) -> Response:

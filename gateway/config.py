@@ -35,6 +35,8 @@ class GatewayConfig:
     https_cert: Path | None
     https_key: Path | None
     insecure_listen: bool
+    page: bool
+    """Serve the page for people beyond loopback, too."""
     redis: str | None
     """If None, calls that keep state after a request are not served."""
     redis_ca: Path | None
@@ -103,6 +105,10 @@ class GatewayConfig:
         own = frozenset({self.host, *self.allowed_hosts})
         checks = bool(self.allowed_hosts) or (not is_https and is_loopback(self.listen))
         return Rules(own, frozenset(self.allowed_origins), checks, is_https)
+
+    @property
+    def has_page(self) -> bool:
+        return self.page or is_loopback(self.listen)
 
     @property
     def security(self) -> Security:
@@ -233,6 +239,11 @@ def flags() -> argparse.ArgumentParser:
     )
     add_common_flags(parser, "127.0.0.1:8000", "HTTP clients connect", "plain HTTP")
     add = parser.add_argument
+    add(
+        "--page",
+        action="store_true",
+        help="serve people a page at / to try the fleet and to look at it, as on loopback",
+    )
     add(
         "--redis",
         metavar="URL",

@@ -31,6 +31,10 @@ class QueueState:
     capacity: int
     running_sessions: int
     redis_reachable: bool
+    waiting_interactive: int = 0
+    """Requests of this class that wait at the router that sends this; `waiting` is of all routers."""
+    waiting_standard: int = 0
+    waiting_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +125,34 @@ class FleetCounters:
     retried_attempts: int
     ttft_promises_kept: int
     ttft_promises_broken: int
+    handed_over: int = 0
+    """Ended requests whose prompt a prefill worker computed and handed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStep:
+    """One step of a worker, as it was reported to a router. With several routers each may miss some.
+
+    step            the worker's count of steps
+    reported_at_s   when the report arrived, as `FleetSnapshot.uptime_s`
+    num_decodes     sequences that were decoded
+    num_chunks, chunk_tokens   chunks of prompts, and their tokens
+    sequences       numbers of the sequences that drew tokens, the first 32 at most
+    """
+
+    worker_id: str
+    step: int
+    reported_at_s: float
+    step_seconds: float
+    num_decodes: int
+    num_chunks: int
+    chunk_tokens: int
+    sequences: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSnapshot:
-    """The state of a fleet, as one router sees it."""
+    """The state of a fleet, as one router sees it. `steps` is empty unless they are asked for."""
 
     router_id: str
     uptime_s: float
@@ -133,3 +160,4 @@ class FleetSnapshot:
     workers: tuple[WorkerState, ...]
     counters: FleetCounters
     starting: tuple[StartingState, ...] = ()
+    steps: tuple[WorkerStep, ...] = ()

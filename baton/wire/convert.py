@@ -58,6 +58,7 @@ from baton.types.snapshots import (
     Role,
     StartingState,
     WorkerState,
+    WorkerStep,
 )
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from baton.wire.fields import invalid, json_of, names_of, put, put_all
@@ -371,6 +372,7 @@ def snapshot_from_pb(snapshot: fleet_pb2.WatchResponse) -> FleetSnapshot:
         starting=tuple(
             from_pb(StartingState, worker, role=_ROLES.get(worker.role)) for worker in snapshot.starting
         ),
+        steps=tuple(from_pb(WorkerStep, step) for step in snapshot.steps),
     )
 
 

@@ -185,6 +185,11 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether the gateway leaves, and this connection ends with the response that is written."""
+        return self._is_leaving
+
+    @property
     def is_free(self) -> bool:
         """Whether the response that is written can go on at once, by `write_now`."""
         running = self._running

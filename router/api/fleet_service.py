@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
 
 import grpc.aio
 
@@ -10,17 +13,20 @@ from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from baton.worker.v1 import worker_pb2
 from router.core.model.events import DrainAsked
 from router.core.model.fleet import Worker
+from router.core.model.session import IN_QUEUE
 from router.errors import ValidationError
 from router.intake.model_facts import ModelFacts
 from router.links.convert_worker import load_to_pb, role_to_pb
 from router.links.discovery import Discovery
 from router.links.shell import Shell
+from router.links.step_log import NotedStep
 from runtime.rpc.convert import cost_to_pb, to_pb
 from runtime.rpc.handlers import Context
 from runtime.state.errors import StoreUnavailable
 from runtime.state.records import LoraRecord, Starting
 from runtime.version import VERSION
 from scheduling.memory.tiers import Tier
+from scheduling.request import SloClass
 
 DEFAULT_INTERVAL_MS = 500
 
@@ -44,9 +50,10 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         interval_ms = request.interval_ms or DEFAULT_INTERVAL_MS
         if not 100 <= interval_ms <= 60_000:
             raise ValidationError("interval_ms", interval_ms, "100 to 60000, or 0 for 500")
-        while True:
-            await context.write(await self._snapshot())
-            await asyncio.sleep(interval_ms / 1000)
+        with self._shell.steps.watched() if request.include_steps else nullcontext() as tail:
+            while True:
+                await context.write(await self._snapshot(() if tail is None else tail.take()))
+                await asyncio.sleep(interval_ms / 1000)
 
     async def Describe(
         self, request: fleet_pb2.DescribeRequest, context: Context
@@ -69,13 +76,14 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         self._shell.submit(DrainAsked(request.worker_id))
         return fleet_pb2.DrainResponse(draining=known)
 
-    async def _snapshot(self) -> fleet_pb2.WatchResponse:
+    async def _snapshot(self, steps: Sequence[NotedStep]) -> fleet_pb2.WatchResponse:
         state = self._shell.core.state
         try:
             queue, reachable = await self._shell.store.queue_status(), True
             starting = await self._shell.store.list_starting()
         except StoreUnavailable:
             queue, reachable, starting = state.queue, False, []
+        waiting = self._waiting_by_class()
         return fleet_pb2.WatchResponse(
             router_id=state.config.router_id,
             uptime_s=self._shell.now() - self._started_at,
@@ -85,11 +93,26 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 capacity=state.config.queue_capacity,
                 running_sessions=len(state.live),
                 redis_reachable=reachable,
+                waiting_interactive=waiting[SloClass.INTERACTIVE],
+                waiting_standard=waiting[SloClass.STANDARD],
+                waiting_batch=waiting[SloClass.BATCH],
             ),
             workers=[_worker_to_pb(worker, self._shell.discovery) for worker in state.fleet.workers.values()],
             starting=[_starting_to_pb(worker) for worker in starting],
             counters=to_pb(fleet_pb2.Counters, state.counters),
+            steps=[self._step_to_pb(step) for step in steps],
         )
+
+    def _waiting_by_class(self) -> Counter[SloClass]:
+        """Return how many requests of this router wait, by class."""
+        return Counter(
+            session.request.slo.slo_class
+            for session in self._shell.core.state.live.values()
+            if any(group.phase in IN_QUEUE for group in session.groups)
+        )
+
+    def _step_to_pb(self, step: NotedStep) -> fleet_pb2.WorkerStep:
+        return to_pb(fleet_pb2.WorkerStep, step, reported_at_s=step.noted_at - self._started_at)
 
 
 def _starting_to_pb(starting: Starting) -> fleet_pb2.StartingWorker:

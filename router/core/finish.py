@@ -28,7 +28,7 @@ from router.core.model.session import Group, Move, Phase, Session
 from router.core.model.state import Counters, RouterState
 from router.errors import Reason, RouterError, Superseded, Unavailable
 from scheduling.admission.learnt import TPOT_SCALE, Learnt
-from scheduling.request import FinishReason
+from scheduling.request import FinishReason, Path
 
 # Groups
 
@@ -308,6 +308,7 @@ def _count(counters: Counters, session: Session) -> None:
         counters.cancelled += 1
     else:
         counters.finished += 1
+    counters.handed_over += session.path is Path.DISAGGREGATED
     first_at = session.timeline.first_token_at
     if session.request.slo.ttft_ms is None or session.number > 0:
         return

@@ -43,6 +43,7 @@ from router.core.model.events import (
     Granted,
     Nudged,
     QuoteAsked,
+    StepReported,
     StoreForgot,
     TimerFired,
     WorkerLost,
@@ -52,6 +53,7 @@ from router.links.client_stream import MAX_PENDING_TOKENS, ClientStream, Outbox
 from router.links.demand import DemandRecorder
 from router.links.discovery import Discovery
 from router.links.metrics import RouterMetrics
+from router.links.step_log import StepLog
 from router.links.store_calls import StoreCalls
 from router.links.ticker import Ticker
 from router.links.worker_link import WorkerLink
@@ -105,6 +107,7 @@ class Shell:
         metrics.stalled.set_function(lambda: core.state.fleet.num_stalled)
         metrics.loop_lag.set_function(lambda: self.ticker.lag_s)
         self.demand = DemandRecorder(store, core.state)
+        self.steps = StepLog()
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}
         self._quotes: dict[int, asyncio.Future[TellQuoted]] = {}
@@ -204,11 +207,18 @@ class Shell:
             self.metrics.lost_workers.inc()
         elif isinstance(event, Arrived):
             self.demand.arrived(event, now)
+        elif self.steps.is_watched and isinstance(event, StepReported):
+            self._note_step(event, now)
         actions = self.core.on(event, now)
         if self._recorder is not None:
             self._recorder.record(event, now, actions)
         for action in actions:
             self._do(action)
+
+    def _note_step(self, event: StepReported, now: float) -> None:
+        worker = self.core.state.fleet.workers.get(event.worker_key)
+        if worker is not None:
+            self.steps.note(worker.facts.worker_id, event, now)
 
     def _do(self, action: Action) -> None:  # noqa: C901, PLR0912 -- a table of actions reads best as one match
         match action:

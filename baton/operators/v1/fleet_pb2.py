@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from baton.worker.v1 import worker_pb2 as baton_dot_worker_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62\x61ton/operators/v1/fleet.proto\x12\x12\x62\x61ton.operators.v1\x1a\x1c\x62\x61ton/worker/v1/worker.proto\"#\n\x0cWatchRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\"\xfd\x01\n\rWatchResponse\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x10\n\x08uptime_s\x18\x02 \x01(\x01\x12.\n\x05queue\x18\x03 \x01(\x0b\x32\x1f.baton.operators.v1.QueueStatus\x12\x31\n\x07workers\x18\x04 \x03(\x0b\x32 .baton.operators.v1.WorkerStatus\x12.\n\x08\x63ounters\x18\x05 \x01(\x0b\x32\x1c.baton.operators.v1.Counters\x12\x34\n\x08starting\x18\x06 \x03(\x0b\x32\".baton.operators.v1.StartingWorker\"{\n\x0bQueueStatus\x12\x0f\n\x07waiting\x18\x01 \x01(\r\x12\x16\n\x0ewaiting_tokens\x18\x02 \x01(\x04\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\r\x12\x18\n\x10running_sessions\x18\x04 \x01(\r\x12\x17\n\x0fredis_reachable\x18\x05 \x01(\x08\"\xe7\x03\n\x0cWorkerStatus\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12)\n\x04role\x18\x04 \x01(\x0e\x32\x1b.baton.worker.v1.WorkerRole\x12\x11\n\tconnected\x18\x05 \x01(\x08\x12)\n\x04load\x18\x06 \x01(\x0b\x32\x1b.baton.worker.v1.WorkerLoad\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\x15\n\rleased_blocks\x18\x08 \x01(\r\x12\x14\n\x0cstep_seconds\x18\t \x01(\x01\x12.\n\ncost_model\x18\n \x01(\x0b\x32\x1a.baton.worker.v1.CostModel\x12\r\n\x05\x64type\x18\x0b \x01(\t\x12\x12\n\nnative_ops\x18\x0c \x01(\x08\x12\x18\n\x0b\x64isk_blocks\x18\r \x01(\rH\x00\x88\x01\x01\x12\x1e\n\x11loadable_adapters\x18\x0e \x01(\rH\x01\x88\x01\x01\x12\x17\n\x0floaded_adapters\x18\x0f \x03(\t\x12\x18\n\x0bhost_blocks\x18\x10 \x01(\rH\x02\x88\x01\x01\x42\x0e\n\x0c_disk_blocksB\x14\n\x12_loadable_adaptersB\x0e\n\x0c_host_blocks\"\x8c\x01\n\x0eStartingWorker\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12)\n\x04role\x18\x02 \x01(\x0e\x32\x1b.baton.worker.v1.WorkerRole\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x0c\n\x04\x64one\x18\x04 \x01(\x04\x12\r\n\x05total\x18\x05 \x01(\x04\x12\x10\n\x08silent_s\x18\x06 \x01(\x01\"\xce\x01\n\x08\x43ounters\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x04\x12\x0f\n\x07refused\x18\x02 \x01(\x04\x12\x10\n\x08\x66inished\x18\x03 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\x04\x12\x11\n\tcancelled\x18\x05 \x01(\x04\x12\x16\n\x0erelayed_tokens\x18\x06 \x01(\x04\x12\x18\n\x10retried_attempts\x18\x07 \x01(\x04\x12\x1a\n\x12ttft_promises_kept\x18\x08 \x01(\x04\x12\x1c\n\x14ttft_promises_broken\x18\t \x01(\x04\"\x11\n\x0f\x44\x65scribeRequest\"\xbc\x01\n\x10\x44\x65scribeResponse\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12\x12\n\nblock_size\x18\x04 \x01(\r\x12\x1a\n\x12max_context_tokens\x18\x05 \x01(\r\x12\x11\n\tplacement\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x15\n\rdeterministic\x18\x08 \x01(\x08\"!\n\x0c\x44rainRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"!\n\rDrainResponse\x12\x10\n\x08\x64raining\x18\x01 \x01(\x08\x32\x83\x02\n\x0c\x46leetService\x12N\n\x05Watch\x12 .baton.operators.v1.WatchRequest\x1a!.baton.operators.v1.WatchResponse0\x01\x12U\n\x08\x44\x65scribe\x12#.baton.operators.v1.DescribeRequest\x1a$.baton.operators.v1.DescribeResponse\x12L\n\x05\x44rain\x12 .baton.operators.v1.DrainRequest\x1a!.baton.operators.v1.DrainResponseB?\n\x16\x64\x65v.baton.operators.v1P\x01Z#baton/operators/v1;batonoperatorsv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62\x61ton/operators/v1/fleet.proto\x12\x12\x62\x61ton.operators.v1\x1a\x1c\x62\x61ton/worker/v1/worker.proto\":\n\x0cWatchRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\x12\x15\n\rinclude_steps\x18\x02 \x01(\x08\"\xac\x02\n\rWatchResponse\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x10\n\x08uptime_s\x18\x02 \x01(\x01\x12.\n\x05queue\x18\x03 \x01(\x0b\x32\x1f.baton.operators.v1.QueueStatus\x12\x31\n\x07workers\x18\x04 \x03(\x0b\x32 .baton.operators.v1.WorkerStatus\x12.\n\x08\x63ounters\x18\x05 \x01(\x0b\x32\x1c.baton.operators.v1.Counters\x12\x34\n\x08starting\x18\x06 \x03(\x0b\x32\".baton.operators.v1.StartingWorker\x12-\n\x05steps\x18\x07 \x03(\x0b\x32\x1e.baton.operators.v1.WorkerStep\"\xac\x01\n\nWorkerStep\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x15\n\rreported_at_s\x18\x03 \x01(\x01\x12\x14\n\x0cstep_seconds\x18\x04 \x01(\x01\x12\x13\n\x0bnum_decodes\x18\x05 \x01(\r\x12\x12\n\nnum_chunks\x18\x06 \x01(\r\x12\x14\n\x0c\x63hunk_tokens\x18\x07 \x01(\r\x12\x11\n\tsequences\x18\x08 \x03(\x04\"\xc9\x01\n\x0bQueueStatus\x12\x0f\n\x07waiting\x18\x01 \x01(\r\x12\x16\n\x0ewaiting_tokens\x18\x02 \x01(\x04\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\r\x12\x18\n\x10running_sessions\x18\x04 \x01(\r\x12\x17\n\x0fredis_reachable\x18\x05 \x01(\x08\x12\x1b\n\x13waiting_interactive\x18\x06 \x01(\r\x12\x18\n\x10waiting_standard\x18\x07 \x01(\r\x12\x15\n\rwaiting_batch\x18\x08 \x01(\r\"\xe7\x03\n\x0cWorkerStatus\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12)\n\x04role\x18\x04 \x01(\x0e\x32\x1b.baton.worker.v1.WorkerRole\x12\x11\n\tconnected\x18\x05 \x01(\x08\x12)\n\x04load\x18\x06 \x01(\x0b\x32\x1b.baton.worker.v1.WorkerLoad\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\x15\n\rleased_blocks\x18\x08 \x01(\r\x12\x14\n\x0cstep_seconds\x18\t \x01(\x01\x12.\n\ncost_model\x18\n \x01(\x0b\x32\x1a.baton.worker.v1.CostModel\x12\r\n\x05\x64type\x18\x0b \x01(\t\x12\x12\n\nnative_ops\x18\x0c \x01(\x08\x12\x18\n\x0b\x64isk_blocks\x18\r \x01(\rH\x00\x88\x01\x01\x12\x1e\n\x11loadable_adapters\x18\x0e \x01(\rH\x01\x88\x01\x01\x12\x17\n\x0floaded_adapters\x18\x0f \x03(\t\x12\x18\n\x0bhost_blocks\x18\x10 \x01(\rH\x02\x88\x01\x01\x42\x0e\n\x0c_disk_blocksB\x14\n\x12_loadable_adaptersB\x0e\n\x0c_host_blocks\"\x8c\x01\n\x0eStartingWorker\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12)\n\x04role\x18\x02 \x01(\x0e\x32\x1b.baton.worker.v1.WorkerRole\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x0c\n\x04\x64one\x18\x04 \x01(\x04\x12\r\n\x05total\x18\x05 \x01(\x04\x12\x10\n\x08silent_s\x18\x06 \x01(\x01\"\xe3\x01\n\x08\x43ounters\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x04\x12\x0f\n\x07refused\x18\x02 \x01(\x04\x12\x10\n\x08\x66inished\x18\x03 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\x04\x12\x11\n\tcancelled\x18\x05 \x01(\x04\x12\x16\n\x0erelayed_tokens\x18\x06 \x01(\x04\x12\x18\n\x10retried_attempts\x18\x07 \x01(\x04\x12\x1a\n\x12ttft_promises_kept\x18\x08 \x01(\x04\x12\x1c\n\x14ttft_promises_broken\x18\t \x01(\x04\x12\x13\n\x0bhanded_over\x18\n \x01(\x04\"\x11\n\x0f\x44\x65scribeRequest\"\xbc\x01\n\x10\x44\x65scribeResponse\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12\x12\n\nblock_size\x18\x04 \x01(\r\x12\x1a\n\x12max_context_tokens\x18\x05 \x01(\r\x12\x11\n\tplacement\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x15\n\rdeterministic\x18\x08 \x01(\x08\"!\n\x0c\x44rainRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"!\n\rDrainResponse\x12\x10\n\x08\x64raining\x18\x01 \x01(\x08\x32\x83\x02\n\x0c\x46leetService\x12N\n\x05Watch\x12 .baton.operators.v1.WatchRequest\x1a!.baton.operators.v1.WatchResponse0\x01\x12U\n\x08\x44\x65scribe\x12#.baton.operators.v1.DescribeRequest\x1a$.baton.operators.v1.DescribeResponse\x12L\n\x05\x44rain\x12 .baton.operators.v1.DrainRequest\x1a!.baton.operators.v1.DrainResponseB?\n\x16\x64\x65v.baton.operators.v1P\x01Z#baton/operators/v1;batonoperatorsv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,25 +34,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\026dev.baton.operators.v1P\001Z#baton/operators/v1;batonoperatorsv1'
   _globals['_WATCHREQUEST']._serialized_start=84
-  _globals['_WATCHREQUEST']._serialized_end=119
-  _globals['_WATCHRESPONSE']._serialized_start=122
-  _globals['_WATCHRESPONSE']._serialized_end=375
-  _globals['_QUEUESTATUS']._serialized_start=377
-  _globals['_QUEUESTATUS']._serialized_end=500
-  _globals['_WORKERSTATUS']._serialized_start=503
-  _globals['_WORKERSTATUS']._serialized_end=990
-  _globals['_STARTINGWORKER']._serialized_start=993
-  _globals['_STARTINGWORKER']._serialized_end=1133
-  _globals['_COUNTERS']._serialized_start=1136
-  _globals['_COUNTERS']._serialized_end=1342
-  _globals['_DESCRIBEREQUEST']._serialized_start=1344
-  _globals['_DESCRIBEREQUEST']._serialized_end=1361
-  _globals['_DESCRIBERESPONSE']._serialized_start=1364
-  _globals['_DESCRIBERESPONSE']._serialized_end=1552
-  _globals['_DRAINREQUEST']._serialized_start=1554
-  _globals['_DRAINREQUEST']._serialized_end=1587
-  _globals['_DRAINRESPONSE']._serialized_start=1589
-  _globals['_DRAINRESPONSE']._serialized_end=1622
-  _globals['_FLEETSERVICE']._serialized_start=1625
-  _globals['_FLEETSERVICE']._serialized_end=1884
+  _globals['_WATCHREQUEST']._serialized_end=142
+  _globals['_WATCHRESPONSE']._serialized_start=145
+  _globals['_WATCHRESPONSE']._serialized_end=445
+  _globals['_WORKERSTEP']._serialized_start=448
+  _globals['_WORKERSTEP']._serialized_end=620
+  _globals['_QUEUESTATUS']._serialized_start=623
+  _globals['_QUEUESTATUS']._serialized_end=824
+  _globals['_WORKERSTATUS']._serialized_start=827
+  _globals['_WORKERSTATUS']._serialized_end=1314
+  _globals['_STARTINGWORKER']._serialized_start=1317
+  _globals['_STARTINGWORKER']._serialized_end=1457
+  _globals['_COUNTERS']._serialized_start=1460
+  _globals['_COUNTERS']._serialized_end=1687
+  _globals['_DESCRIBEREQUEST']._serialized_start=1689
+  _globals['_DESCRIBEREQUEST']._serialized_end=1706
+  _globals['_DESCRIBERESPONSE']._serialized_start=1709
+  _globals['_DESCRIBERESPONSE']._serialized_end=1897
+  _globals['_DRAINREQUEST']._serialized_start=1899
+  _globals['_DRAINREQUEST']._serialized_end=1932
+  _globals['_DRAINRESPONSE']._serialized_start=1934
+  _globals['_DRAINRESPONSE']._serialized_end=1967
+  _globals['_FLEETSERVICE']._serialized_start=1970
+  _globals['_FLEETSERVICE']._serialized_end=2229
 # @@protoc_insertion_point(module_scope)

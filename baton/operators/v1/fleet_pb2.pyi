@@ -7,40 +7,70 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WatchRequest(_message.Message):
-    __slots__ = ("interval_ms",)
+    __slots__ = ("interval_ms", "include_steps")
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_STEPS_FIELD_NUMBER: _ClassVar[int]
     interval_ms: int
-    def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
+    include_steps: bool
+    def __init__(self, interval_ms: _Optional[int] = ..., include_steps: bool = ...) -> None: ...
 
 class WatchResponse(_message.Message):
-    __slots__ = ("router_id", "uptime_s", "queue", "workers", "counters", "starting")
+    __slots__ = ("router_id", "uptime_s", "queue", "workers", "counters", "starting", "steps")
     ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     STARTING_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     uptime_s: float
     queue: QueueStatus
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     counters: Counters
     starting: _containers.RepeatedCompositeFieldContainer[StartingWorker]
-    def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., starting: _Optional[_Iterable[_Union[StartingWorker, _Mapping]]] = ...) -> None: ...
+    steps: _containers.RepeatedCompositeFieldContainer[WorkerStep]
+    def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., starting: _Optional[_Iterable[_Union[StartingWorker, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[WorkerStep, _Mapping]]] = ...) -> None: ...
+
+class WorkerStep(_message.Message):
+    __slots__ = ("worker_id", "step", "reported_at_s", "step_seconds", "num_decodes", "num_chunks", "chunk_tokens", "sequences")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DECODES_FIELD_NUMBER: _ClassVar[int]
+    NUM_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    step: int
+    reported_at_s: float
+    step_seconds: float
+    num_decodes: int
+    num_chunks: int
+    chunk_tokens: int
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, worker_id: _Optional[str] = ..., step: _Optional[int] = ..., reported_at_s: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_decodes: _Optional[int] = ..., num_chunks: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class QueueStatus(_message.Message):
-    __slots__ = ("waiting", "waiting_tokens", "capacity", "running_sessions", "redis_reachable")
+    __slots__ = ("waiting", "waiting_tokens", "capacity", "running_sessions", "redis_reachable", "waiting_interactive", "waiting_standard", "waiting_batch")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     RUNNING_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     REDIS_REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_STANDARD_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BATCH_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     waiting_tokens: int
     capacity: int
     running_sessions: int
     redis_reachable: bool
-    def __init__(self, waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., capacity: _Optional[int] = ..., running_sessions: _Optional[int] = ..., redis_reachable: bool = ...) -> None: ...
+    waiting_interactive: int
+    waiting_standard: int
+    waiting_batch: int
+    def __init__(self, waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., capacity: _Optional[int] = ..., running_sessions: _Optional[int] = ..., redis_reachable: bool = ..., waiting_interactive: _Optional[int] = ..., waiting_standard: _Optional[int] = ..., waiting_batch: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("worker_id", "incarnation", "address", "role", "connected", "load", "num_blocks", "leased_blocks", "step_seconds", "cost_model", "dtype", "native_ops", "disk_blocks", "loadable_adapters", "loaded_adapters", "host_blocks")
@@ -95,7 +125,7 @@ class StartingWorker(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.WorkerRole, str]] = ..., phase: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., silent_s: _Optional[float] = ...) -> None: ...
 
 class Counters(_message.Message):
-    __slots__ = ("accepted", "refused", "finished", "failed", "cancelled", "relayed_tokens", "retried_attempts", "ttft_promises_kept", "ttft_promises_broken")
+    __slots__ = ("accepted", "refused", "finished", "failed", "cancelled", "relayed_tokens", "retried_attempts", "ttft_promises_kept", "ttft_promises_broken", "handed_over")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +135,7 @@ class Counters(_message.Message):
     RETRIED_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     TTFT_PROMISES_KEPT_FIELD_NUMBER: _ClassVar[int]
     TTFT_PROMISES_BROKEN_FIELD_NUMBER: _ClassVar[int]
+    HANDED_OVER_FIELD_NUMBER: _ClassVar[int]
     accepted: int
     refused: int
     finished: int
@@ -114,7 +145,8 @@ class Counters(_message.Message):
     retried_attempts: int
     ttft_promises_kept: int
     ttft_promises_broken: int
-    def __init__(self, accepted: _Optional[int] = ..., refused: _Optional[int] = ..., finished: _Optional[int] = ..., failed: _Optional[int] = ..., cancelled: _Optional[int] = ..., relayed_tokens: _Optional[int] = ..., retried_attempts: _Optional[int] = ..., ttft_promises_kept: _Optional[int] = ..., ttft_promises_broken: _Optional[int] = ...) -> None: ...
+    handed_over: int
+    def __init__(self, accepted: _Optional[int] = ..., refused: _Optional[int] = ..., finished: _Optional[int] = ..., failed: _Optional[int] = ..., cancelled: _Optional[int] = ..., relayed_tokens: _Optional[int] = ..., retried_attempts: _Optional[int] = ..., ttft_promises_kept: _Optional[int] = ..., ttft_promises_broken: _Optional[int] = ..., handed_over: _Optional[int] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()

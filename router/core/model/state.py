@@ -62,6 +62,7 @@ class Counters:
     retried_attempts: int = 0
     ttft_promises_kept: int = 0
     ttft_promises_broken: int = 0
+    handed_over: int = 0
 
 
 class RouterState:

@@ -194,7 +194,9 @@ async def test_a_large_body_is_converted_away_from_the_loop(
         raise invalid("a", "seen", code="seen")
 
     monkeypatch.setattr(f"gateway.{step}", noted)
-    app = make_app(cast("FleetClient", OneModel()), 1 << 20, None, None, ResponseLimits(1.0, 1, 1))
+    app = make_app(
+        cast("FleetClient", OneModel()), 1 << 20, None, None, ResponseLimits(1.0, 1, 1), has_page=False
+    )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://m") as client:
         response = await client.post(path, content=body + PADDING.encode())
     assert response.json()["error"]["code"] == "seen"

@@ -1,4 +1,4 @@
-"""The page at `/`, which says to people with a browser what is served here."""
+"""The page at `/` of a gateway that does not serve the playground: what is served here, in words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HEADERS = {
 }
 
 
-def page(version: str, models: Iterable[str], state: str) -> HTMLResponse:
+def about(version: str, models: Iterable[str], state: str) -> HTMLResponse:
     """Return the page. It loads nothing, and no other page may frame it."""
     rows = "".join(f"<tr><td><code>{escape(call)}</code><td>{escape(what)}" for call, what in _ROUTES)
     names = ", ".join(f"<code>{escape(name)}</code>" for name in models)

@@ -1,0 +1,63 @@
+"""The routes of the page: its files, and the stream of what the fleet does.
+
+The page loads nothing from elsewhere, and runs no script and no style that is not a file of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from gateway.page.watching import SharedWatch, Viewer
+from gateway.serving.errors import ApiError, Problem
+from gateway.serving.fleet import FleetClient, caller_key
+from gateway.serving.streaming import EventStream
+
+_FOLDER = Path(__file__).parent / "static"
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "cache-control": "no-cache",
+    "content-security-policy": _POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+def routes(fleet: FleetClient) -> APIRouter:
+    """Return the routes, which raise `ApiError` and `BatonError`."""
+    router = APIRouter()
+    watch = SharedWatch(fleet.sdk)
+    files = {path.name: path.read_bytes() for path in _FOLDER.iterdir() if path.suffix in _KINDS}
+
+    @router.api_route("/", methods=["GET", "HEAD"])
+    async def page() -> Response:
+        return _file("index.html", files)
+
+    @router.get("/page/fleet")
+    async def events(request: Request, *, steps: bool = False) -> Response:
+        """Stream what the fleet does, to operators alone where callers have keys."""
+        facts = await fleet.sdk.describe()
+        watch.check_room()
+        viewer, connection = Viewer(caller_key.get(), include_steps=steps), request.state.connection
+        return EventStream(lambda _: watch.events(viewer, facts, lambda: connection.is_leaving), {})
+
+    @router.api_route("/page/{name}", methods=["GET", "HEAD"])
+    async def part(name: str) -> Response:
+        return _file(name, files)
+
+    return router
+
+
+def _file(name: str, files: dict[str, bytes]) -> Response:
+    content = files.get(name)
+    if content is None:
+        raise ApiError(Problem(404, "not_found_error", f"the page has no file {name!r}"))
+    return Response(content, headers=HEADERS, media_type=_KINDS[Path(name).suffix])
