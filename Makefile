@@ -58,7 +58,7 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 
 .PHONY: test
 test: $(READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
-	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces and not go $(NOT_HELM)" $(WITH_FLEETS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces and not go and not browser $(NOT_HELM)" $(WITH_FLEETS) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
 FAST := engine/core engine/speculation gguf_model house model_output router/core router/replay scheduling sim
@@ -137,6 +137,10 @@ test-clients: $(READY) $(CLIENTS_READY) ## run clients, agents and tools of othe
 .PHONY: test-go
 test-go: $(READY) ## run a client in Go that has only the contract's stubs; CONTRIBUTING.md names Debian's packages for it
 	$(BIN)/python -m pytest -m go tests/clients/test_go.py $(PYTEST_ARGS)
+
+.PHONY: test-page
+test-page: $(READY) ## play with the gateway's page in a headless browser; needs chromium on PATH
+	$(BIN)/python -m pytest -m browser tests/gateway/page $(PYTEST_ARGS)
 
 # Each has an environment of its own, since their pins contradict each other and ours. Those that need torch
 # get links to the one in .venv, and to what it brought along.

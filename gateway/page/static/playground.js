@@ -63,7 +63,7 @@ class Playground {
     const all = byId("log").querySelectorAll(".message");
     if (all.length > MOST_SHOWN) all[0].remove();
     if (this.messages.length > MOST_SHOWN) this.messages.splice(0, 2);
-    message.scrollIntoView({ block: "end" });
+    toEnd(message);
     return message;
   }
 
@@ -119,7 +119,7 @@ class Playground {
       again();
     };
     message.append(refusalReport(error, use, again));
-    message.scrollIntoView({ block: "end" });
+    toEnd(message);
   }
 }
 
@@ -147,13 +147,18 @@ class Answer {
       const [choice] = chunk.choices;
       if (!choice) continue;
       if (firstMs === null && hasContent(choice.delta)) firstMs = performance.now() - sentAt;
-      if (choice.delta) this.add(choice.delta);
+      if (choice.delta) {
+        const follows = isInSight(message);
+        this.add(choice.delta);
+        if (follows) toEnd(message);
+      }
       if (choice.finish_reason) this.finish = choice.finish_reason;
     }
     if (outcome === null) throw new Error("The stream ended before the answer did. Send it again.");
     if (this.finish === "length") this.ending = "Ended by the limit of tokens";
+    const follows = isInSight(message);
     message.append(report(outcome, usage, firstMs));
-    message.scrollIntoView({ block: "end" });
+    if (follows) toEnd(message);
   }
 
   add(delta) {
@@ -193,6 +198,15 @@ class Answer {
     if (calls.length) message.tool_calls = calls;
     return message;
   }
+}
+
+/** Return whether the end of a message is in sight, or nearly, so that it is to stay there. */
+function isInSight(message) {
+  return message.getBoundingClientRect().bottom < window.innerHeight + 40;
+}
+
+function toEnd(message) {
+  message.scrollIntoView({ block: "end" });
 }
 
 function hasContent(delta) {

@@ -29,8 +29,8 @@ export function useSlo(slo) {
 }
 
 function inWords(ms) {
-  if (ms === null) return "any time";
-  return ms >= 1000 ? `${ms / 1000} s` : `${ms} ms`;
+  if (ms === null) return "no limit";
+  return ms >= 1000 ? `within ${ms / 1000} s` : `within ${ms} ms`;
 }
 
 function toolsIn(text) {
