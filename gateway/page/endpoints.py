@@ -10,6 +10,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from baton.wire.fields import shown
 from gateway.page.watching import SharedWatch, Viewer
 from gateway.serving.errors import ApiError, Problem
 from gateway.serving.fleet import FleetClient, caller_key
@@ -44,6 +45,7 @@ def routes(fleet: FleetClient) -> APIRouter:
     @router.get("/page/fleet")
     async def events(request: Request, *, steps: bool = False) -> Response:
         """Stream what the fleet does, to operators alone where callers have keys."""
+        _refuse_foreign(request)
         facts = await fleet.sdk.describe()
         watch.check_room()
         viewer, connection = Viewer(caller_key.get(), include_steps=steps), request.state.connection
@@ -54,6 +56,17 @@ def routes(fleet: FleetClient) -> APIRouter:
         return _file(name, files)
 
     return router
+
+
+def _refuse_foreign(request: Request) -> None:
+    """Raise `ApiError` for a page of another site that cannot read the stream, but would hold it open.
+
+    One that may read it states its origin, which the door has checked.
+    """
+    site = request.headers.get("sec-fetch-site", "none")
+    if site not in {"none", "same-origin"} and "origin" not in request.headers:
+        message = f"sec-fetch-site is {shown(site)}; accepted: 'same-origin', or a program"
+        raise ApiError(Problem(403, "permission_error", message, code="origin_not_allowed"))
 
 
 def _file(name: str, files: dict[str, bytes]) -> Response:

@@ -19,7 +19,8 @@ export class FleetView {
     this.workers = element("div", { className: "workers" });
     this.byName = {};
     this.byWorker = new Map();
-    this.past = []; // [time of the page, tokens relayed]
+    this.past = []; // [time of the page, tokens relayed by this router]
+    this.router = "";
     root.append(this.facts, element("h2", {}, "Requests"), this.tiles, element("h2", {}, "Workers"), this.workers);
   }
 
@@ -51,14 +52,15 @@ export class FleetView {
     this.tile("Refused", whole(counters.refused), `${whole(counters.accepted)} accepted`);
     this.tile("Finished", whole(counters.finished), `${whole(counters.failed)} failed, ${whole(counters.cancelled)} cancelled`);
     this.tile("Handed over", whole(counters.handed_over), `${whole(counters.retried_attempts)} attempts taken up again`);
-    this.tile("Tokens a second", whole(this.rate(counters.relayed_tokens)), `${whole(counters.relayed_tokens)} in all`);
+    this.tile("Tokens a second", whole(this.rate(snapshot.router_id, counters.relayed_tokens)), `${whole(counters.relayed_tokens)} in all`);
     this.tile("Redis", queue.redis_reachable ? "reachable" : "away", `${snapshot.router_id}, up ${duration(1000 * snapshot.uptime_s)}`);
     this.showWorkers(snapshot);
   }
 
-  rate(tokens) {
+  rate(router, tokens) {
     const now = performance.now();
-    if (this.past.length && tokens < this.past[0][1]) this.past = []; // another router, or a new one
+    if (router !== this.router || (this.past.length && tokens < this.past[0][1])) this.past = [];
+    this.router = router;
     this.past.push([now, tokens]);
     while (this.past.length > 2 && this.past[1][0] <= now - RATE_MS) this.past.shift();
     const [since, before] = this.past[0];

@@ -97,7 +97,7 @@ class Strip {
     this.role = "";
     this.steps = [];
     this.lanes = []; // for each: the sequence that has it, and when it last drew a token
-    this.toldAt = 0;
+    this.toldAt = -Infinity;
     this.about = element("span", { className: "quiet" });
     this.canvas = element("canvas");
     this.canvas.setAttribute("role", "img");

@@ -151,6 +151,11 @@ async def test_viewers_get_at_most_five_snapshots_a_second(served: Served) -> No
         assert uptimes[-1] - uptimes[0] >= 5 * 0.19
 
 
+async def test_a_page_of_another_site_cannot_hold_streams_open(served: Served) -> None:
+    foreign = await served.gateway.http.get(STREAM, headers={"sec-fetch-site": "cross-site"})
+    assert (foreign.status_code, foreign.json()["error"]["code"]) == (403, "origin_not_allowed")
+
+
 async def test_a_gateway_leaves_at_once_however_many_look(served: Served) -> None:
     slow_to_leave = ("--drain-s", str(10 * PATIENCE_S))
     async with (
