@@ -111,8 +111,8 @@ class Page:
 
     async def text(self, selector: str) -> str:
         """Return the text of the first element that a CSS selector matches, as people see it."""
-        found: str = await self.value(f"document.querySelector({json.dumps(selector)}).innerText")
-        return found
+        shown: str = await self.value(f"document.querySelector({json.dumps(selector)}).innerText")
+        return shown
 
     async def click(self, selector: str) -> None:
         """Click the middle of an element, with a mouse."""
@@ -148,9 +148,9 @@ class Page:
 
 def browser() -> str:
     """Return the path of a browser. Raises `AssertionError` naming what would do."""
-    found = next((path for name in _NAMES if (path := shutil.which(name))), None)
-    assert found is not None, f"there is no browser; accepted: one of {', '.join(_NAMES)} on PATH"
-    return found
+    path = next(filter(None, map(shutil.which, _NAMES)), None)
+    assert path is not None, f"there is no browser; accepted: one of {', '.join(_NAMES)} on PATH"
+    return path
 
 
 @asynccontextmanager

@@ -57,8 +57,8 @@ async def events_of(response: httpx.Response) -> AsyncIterator[tuple[str, Any]]:
 async def next_of(events: AsyncIterator[tuple[str, Any]], kind: str) -> Any:
     """Return the value of the next event of a kind."""
     async with asyncio.timeout(PATIENCE_S):
-        async for found, value in events:
-            if found == kind:
+        async for this_kind, value in events:
+            if this_kind == kind:
                 return value
     raise AssertionError(f"the stream ended without an event {kind!r}")
 
@@ -101,7 +101,7 @@ async def test_beyond_loopback_only_a_flag_serves_the_page() -> None:
         assert parse_config(["--listen", listen, *flags]).has_page == has_page, (listen, flags)
 
 
-async def test_elsewhere_people_see_a_page_that_loads_nothing_and_nobody_looks(served: Served) -> None:
+async def test_elsewhere_the_page_loads_nothing_and_nobody_looks(served: Served) -> None:
     open_to_all = ("--listen", "0.0.0.0:0", "--insecure-listen")
     async with running_gateway(served.fleet.router_addresses, *open_to_all) as gateway:
         page = await gateway.http.get("/")

@@ -87,11 +87,11 @@ async def watching(router: WatchedRouter) -> AsyncIterator[SharedWatch]:
 
 
 def events_in(data: bytes) -> list[tuple[str, Any]]:
-    found = []
+    events = []
     for text in data.decode().split("\n\n")[:-1]:
         kind, content = text.split("\n")
-        found.append((kind.removeprefix("event: "), json.loads(content.removeprefix("data: "))))
-    return found
+        events.append((kind.removeprefix("event: "), json.loads(content.removeprefix("data: "))))
+    return events
 
 
 async def until(condition: Callable[[], bool]) -> None:
