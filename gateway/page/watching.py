@@ -21,7 +21,7 @@ import structlog
 from baton import AsyncClient
 from baton.errors import BatonError, NotAllowed
 from baton.types.snapshots import FleetFacts, FleetSnapshot
-from gateway.serving.errors import ApiError, Problem, problem_of
+from gateway.serving.errors import problem_of, unavailable
 from gateway.serving.fleet import caller_key
 
 INTERVAL_S = 0.2
@@ -95,9 +95,7 @@ class SharedWatch:
         """Raise `ApiError` if there are as many viewers as there may be."""
         if len(self._viewers) >= MAX_VIEWERS:
             message = f"{MAX_VIEWERS} viewers look at the fleet through this gateway; come back"
-            raise ApiError(
-                Problem(503, "overloaded_error", message, code="too_many_viewers", retry_after_s=5.0)
-            )
+            raise unavailable(message, code="too_many_viewers")
 
     @contextmanager
     def joined(self, viewer: Viewer) -> Iterator[None]:
