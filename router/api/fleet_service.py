@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -13,7 +12,6 @@ from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from baton.worker.v1 import worker_pb2
 from router.core.model.events import DrainAsked
 from router.core.model.fleet import Worker
-from router.core.model.session import IN_QUEUE
 from router.errors import ValidationError
 from router.intake.model_facts import ModelFacts
 from router.links.convert_worker import load_to_pb, role_to_pb
@@ -83,7 +81,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             starting = await self._shell.store.list_starting()
         except StoreUnavailable:
             queue, reachable, starting = state.queue, False, []
-        waiting = self._waiting_by_class()
+        waiting = state.waiting.backlog
         return fleet_pb2.WatchResponse(
             router_id=state.config.router_id,
             uptime_s=self._shell.now() - self._started_at,
@@ -93,22 +91,14 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 capacity=state.config.queue_capacity,
                 running_sessions=len(state.live),
                 redis_reachable=reachable,
-                waiting_interactive=waiting[SloClass.INTERACTIVE],
-                waiting_standard=waiting[SloClass.STANDARD],
-                waiting_batch=waiting[SloClass.BATCH],
+                waiting_interactive=waiting.requests_of(SloClass.INTERACTIVE),
+                waiting_standard=waiting.requests_of(SloClass.STANDARD),
+                waiting_batch=waiting.requests_of(SloClass.BATCH),
             ),
             workers=[_worker_to_pb(worker, self._shell.discovery) for worker in state.fleet.workers.values()],
             starting=[_starting_to_pb(worker) for worker in starting],
             counters=to_pb(fleet_pb2.Counters, state.counters),
             steps=[self._step_to_pb(step) for step in steps],
-        )
-
-    def _waiting_by_class(self) -> Counter[SloClass]:
-        """Return how many requests of this router wait, by class."""
-        return Counter(
-            session.request.slo.slo_class
-            for session in self._shell.core.state.live.values()
-            if any(group.phase in IN_QUEUE for group in session.groups)
         )
 
     def _step_to_pb(self, step: NotedStep) -> fleet_pb2.WorkerStep:

@@ -58,6 +58,12 @@ class WatchedRouter(fleet_pb2_grpc.FleetServiceServicer):
         finally:
             self.open.remove(call)
 
+    def Describe(self, request: Any, context: Any) -> fleet_pb2.DescribeResponse:
+        return fleet_pb2.DescribeResponse()
+
+    def Drain(self, request: Any, context: Any) -> fleet_pb2.DrainResponse:
+        return fleet_pb2.DrainResponse()
+
 
 @asynccontextmanager
 async def running(router: WatchedRouter, address: str = "127.0.0.1:0") -> AsyncIterator[None]:

@@ -79,7 +79,8 @@ async def test_waiting_requests_are_counted_by_their_class(fleet: RunningFleet) 
     decode.go.clear()
     calls = [asyncio.create_task(events_of(fleet.inference.Generate(request(3))))]
     await until(lambda: bool(decode.running))
-    for slo_class in (generation_pb2.SLO_CLASS_BATCH, generation_pb2.SLO_CLASS_BATCH, 0):
+    batch, standard = generation_pb2.SLO_CLASS_BATCH, generation_pb2.SLO_CLASS_STANDARD
+    for slo_class in (batch, batch, standard):
         asked = request(3)
         asked.slo.slo_class = slo_class
         calls.append(asyncio.create_task(events_of(fleet.inference.Generate(asked))))
