@@ -124,12 +124,12 @@ class WorkerMetrics:
     ) -> None:
         """Serve what a worker measures under vLLM's names too; its routers serve the rest."""
         labels, registry = vllm_labels(model_name), self.registry
-        for source, name, documentation in (
-            (self._running, "num_requests_running", "Choices that are decoding"),
-            (self._waiting, "num_requests_waiting", "Choices that wait for prefill or for KV"),
-            (self.preempted, "num_preemptions", "Sequences preempted because KV blocks ran short"),
+        for source, name in (
+            (self._running, "num_requests_running"),
+            (self._waiting, "num_requests_waiting"),
+            (self.preempted, "num_preemptions"),
         ):
-            registry.register(Renamed(source, f"vllm:{name}", documentation, labels))
+            registry.register(Renamed(source, f"vllm:{name}", labels))
         documentation = "Part of the KV blocks that sequences use, 0 to 1"
         usage = Gauge("vllm:kv_cache_usage_perc", documentation, tuple(labels), registry=registry)
         usage.labels(**labels).set_function(lambda: 1 - num_free() / num_blocks)

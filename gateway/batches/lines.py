@@ -133,4 +133,9 @@ def _line_error(error: ValidationError) -> ApiError:
         return invalid("url", f"url is {shown(url)}; accepted: {', '.join(URLS)}", code="invalid_url")
     if first["type"] == "union_tag_not_found":
         return invalid("url", "url is missing")
-    return explained(error)
+    problem = explained(error).problem
+    for url in URLS:  # pydantic puts the union's member before the path
+        if problem.param.startswith(f"{url}."):
+            param = problem.param.removeprefix(f"{url}.")
+            return invalid(param, problem.message.replace(problem.param, param, 1), code=problem.code)
+    return ApiError(problem)

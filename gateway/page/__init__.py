@@ -1,4 +1,4 @@
-"""What people with a browser see at `/`: a page to try the fleet and to look at it.
+"""The page that people with a browser see at `/`, to try the fleet and to look at it.
 
 - `endpoints`: the routes, on loopback or where `--page` turns them on; `about`: the page elsewhere.
 - `watching`: one watch of the fleet for all who look.

@@ -36,7 +36,7 @@ _LOOK_S = 0.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """What is new, as server-sent events. `steps` is for those who watch steps."""
+    """The newest state, as server-sent events. `steps` is for those who watch steps."""
 
     fleet: bytes
     steps: bytes = b""

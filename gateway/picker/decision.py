@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -76,8 +76,8 @@ async def refusal(fleet: FleetClient, head: Head, body: bytes) -> Problem | None
             asked_for = await away_from_loop(len(body), parsed, kind, body)
             model = await fleet.model(asked_for.model)
             read = _generations(asked_for, head.headers, model.facts.max_context_tokens)
-            asked = [generation for generation in read if _promises(generation.slo)]
-            quotes = await asyncio.gather(*(_quote(fleet, generation, model.adapter) for generation in asked))
+            asked = [replace(generation, model=model) for generation in read if _promises(generation.slo)]
+            quotes = await asyncio.gather(*(generation.quote(fleet) for generation in asked))
     except (ApiError, BatonError, TimeoutError) as error:
         structlog.get_logger().debug("not_quoted", path=head.path, reason=str(error) or type(error).__name__)
         return None
@@ -87,18 +87,6 @@ async def refusal(fleet: FleetClient, head: Head, body: bytes) -> Problem | None
 
 def _promises(slo: Slo) -> bool:
     return any(limit is not None for limit in (slo.ttft_ms, slo.tpot_ms, slo.itl_ms))
-
-
-async def _quote(fleet: FleetClient, asked: Generation, adapter: str) -> Quote:
-    return await fleet.sdk.quote(
-        asked.prompt,
-        sampling=asked.sampling,
-        stop=asked.stop,
-        slo=asked.slo,
-        truncate_prompt_tokens=asked.truncate_prompt_tokens,
-        output_format=asked.output_format,
-        adapter=adapter,
-    )
 
 
 def _problem(quote: Quote) -> Problem:

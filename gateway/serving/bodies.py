@@ -373,5 +373,5 @@ def path(parts: Iterable[str | int]) -> str:
 def _is_variant(part: str | int) -> bool:
     """Return whether pydantic added this part to name a member of a union."""
     return isinstance(part, str) and (
-        part in {"str", "int", "float", "bool"} or "[" in part or part[:1].isupper() or part[:1] == "/"
+        part in {"str", "int", "float", "bool"} or "[" in part or part[:1].isupper()
     )

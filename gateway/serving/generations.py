@@ -6,11 +6,11 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from baton.errors import Internal, InvalidRequest
 from baton.stream import GenerationStream
-from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop, Tokens
+from baton.types import Accepted, Completion, Event, OutputFormat, Quote, Sampling, Slo, Stop, Tokens
 from baton.types.chat import Prompt
 from gateway.serving.direct import Line, Say, relay
 from gateway.serving.fleet import FleetClient, ServedModel
@@ -45,16 +45,25 @@ class Generation:
     def send(self, fleet: FleetClient) -> GenerationStream:
         return fleet.sdk.generate(
             self.prompt,
-            sampling=self.sampling,
-            stop=self.stop,
-            slo=self.slo,
             request_id=self.request_id,
-            truncate_prompt_tokens=self.truncate_prompt_tokens,
-            output_format=self.output_format,
             user=self.user,
-            adapter="" if self.model is None else self.model.adapter,
             cancel_when_closed=self.cancel_when_closed,
+            **self._options(),
         )
+
+    async def quote(self, fleet: FleetClient) -> Quote:
+        """Return the promise that it would get now."""
+        return await fleet.sdk.quote(self.prompt, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "sampling": self.sampling,
+            "stop": self.stop,
+            "slo": self.slo,
+            "truncate_prompt_tokens": self.truncate_prompt_tokens,
+            "output_format": self.output_format,
+            "adapter": "" if self.model is None else self.model.adapter,
+        }
 
 
 class Events:

@@ -128,7 +128,7 @@ class RouterMetrics:
             (self.ttft, "time_to_first_token"),
             (self.tpot, "time_per_output_token"),
         ):
-            self._rename(source, f"gen_ai_server_{name}_seconds", labels)
+            self.registry.register(Renamed(source, f"gen_ai_server_{name}_seconds", labels))
 
     def add_vllm_names(self, model_name: str) -> None:
         """Serve what a router measures under vLLM's names too; its workers serve the rest."""
@@ -142,12 +142,7 @@ class RouterMetrics:
             (self.e2e, "e2e_request_latency_seconds"),
             (self.queue, "request_queue_time_seconds"),
         ):
-            self._rename(source, f"vllm:{name}", labels)
-
-    def _rename(self, source: Collector, name: str, labels: dict[str, str]) -> None:
-        [metric] = source.collect()
-        documentation = f"The same as {metric.name}, over all of its labels"
-        self.registry.register(Renamed(source, name, documentation, labels))
+            self.registry.register(Renamed(source, f"vllm:{name}", labels))
 
     def _by_class(self, name: str, documentation: str) -> Histogram:
         return Histogram(

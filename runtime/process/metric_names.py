@@ -34,10 +34,9 @@ def vllm_labels(model_name: str) -> dict[str, str]:
 class Renamed(Collector):
     """A metric under another name and with other labels; the values of its own labels are added up."""
 
-    def __init__(self, source: Collector, name: str, documentation: str, labels: dict[str, str]) -> None:
+    def __init__(self, source: Collector, name: str, labels: dict[str, str]) -> None:
         self._source = source
         self._name = name
-        self._documentation = documentation
         self.labels = labels
 
     def collect(self) -> Iterator[Metric]:
@@ -48,7 +47,8 @@ class Renamed(Collector):
                 suffix, bound = sample.name.removeprefix(metric.name), sample.labels.get(_BOUND, "")
                 if suffix != "_created":
                     sums[suffix, bound] = sums.get((suffix, bound), 0.0) + sample.value
-            renamed = Metric(self._name, self._documentation, metric.type)
+            documentation = f"The same as {metric.name}, over all of its labels"
+            renamed = Metric(self._name, documentation, metric.type)
             for (suffix, bound), value in sums.items():
                 labels = self.labels | ({_BOUND: bound} if bound else {})
                 renamed.add_sample(self._name + suffix, labels, value)

@@ -1,4 +1,4 @@
-"""What operators see of queue and steps, and that nothing is kept for nobody."""
+"""Operators see the queue by class and the steps of workers; nothing is kept while nobody watches."""
 
 from __future__ import annotations
 

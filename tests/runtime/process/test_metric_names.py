@@ -22,7 +22,7 @@ def sample(registry: CollectorRegistry, name: str, **labels: str) -> float | Non
 def test_a_histogram_is_added_up_over_its_labels(observations: Sequence[tuple[str, float]]) -> None:
     registry = CollectorRegistry()
     source = Histogram("own_seconds", "Own", ["part"], buckets=(1, 2, 5), registry=registry)
-    registry.register(Renamed(source, "other_seconds", "Another", LABELS))
+    registry.register(Renamed(source, "other_seconds", LABELS))
     for part, seconds in observations:
         source.labels(part).observe(seconds)
     for bound in (1, 2, 5):
@@ -37,7 +37,7 @@ def test_counters_and_gauges_keep_their_types() -> None:
     registry = CollectorRegistry()
     counter, gauge = Counter("own", "Own", registry=registry), Gauge("held", "Held", registry=registry)
     for source, name in ((counter, "vllm:others"), (gauge, "vllm:held_now")):
-        registry.register(Renamed(source, name, "Another's", LABELS))
+        registry.register(Renamed(source, name, LABELS))
     for number in (1, 2):
         counter.inc()
         gauge.set(-number)
