@@ -78,7 +78,7 @@ async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(
         # Twice the capacity for long enough: what cannot be carried must have been refused. How much of the
         # capacity is used is a benchmark's figure; here it must only be enough for a share to mean something.
         assert len(refusals) >= 0.25 * len(times), offered
-        assert len(kept) >= 20, offered
+        assert len(kept) >= 10, offered
         assert sum(kept) >= 0.8 * len(kept), f"{offered}: only {sum(kept)} kept their TTFT"
         assert all(refusal.retry_after_s > 0 for _, refusal in refusals)
         assert all(refusal.attainable_ttft_ms > 0 for _, refusal in refusals)

@@ -33,7 +33,7 @@ NAMES = ("router-0.0", "router-0.1")
 
 
 def spec(run_dir: Path) -> FleetSpec:
-    return exact(run_dir, router_processes=2)
+    return exact(run_dir, router_processes=2, drain_s=PATIENCE_S)
 
 
 @contextlib.asynccontextmanager
