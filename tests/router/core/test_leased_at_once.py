@@ -82,7 +82,7 @@ def test_a_lease_for_what_has_ended_is_given_back() -> None:
     assert {ReleaseCredit(KEY, PREFILL.key), ReleaseLease(KEY, ONE.key), Dequeue(KEY)} <= set(actions)
 
 
-def test_a_lease_on_a_worker_that_is_gone_is_given_back_and_the_request_waits() -> None:
+def test_a_lease_on_a_lost_worker_is_given_back_and_the_request_waits() -> None:
     core = idle()
     tell(core, call(ARRIVAL, request_id="r1"), WorkerLost(ONE.key, "its stream broke"))
     actions = tell(core, *LEASED)
@@ -91,7 +91,7 @@ def test_a_lease_on_a_worker_that_is_gone_is_given_back_and_the_request_waits() 
     assert any(isinstance(action, Enqueue) and action.offer is None for action in actions)
 
 
-def test_what_a_failed_call_may_have_leased_is_released_when_the_store_is_back() -> None:
+def test_leases_of_a_failed_call_are_released_once_the_store_is_back() -> None:
     core = idle()
     tell(core, call(ARRIVAL, request_id="r1"))
     tell(core, StoreFailed(StoreCall.ENQUEUE, KEY, "no answer", PREFILL.key, (ONE.key,)))
