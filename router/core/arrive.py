@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from router.core import deliver, finish, recover
 from router.core.admit import check_worth_waiting, is_over, no_worker, turn_away
 from router.core.dispatch import enqueue, most_blocks, new_groups, strand, tell_accepted
+from router.core.grant import offer_at_once
 from router.core.judge import check_slo
 from router.core.model.actions import Reject, RequestRefused, SetTimer
 from router.core.model.events import Arrived, Timer, TimerKind
@@ -213,7 +214,7 @@ def _enqueue(state: RouterState, session: Session, choices: Sequence[Choice]) ->
         if session.failed_elsewhere:
             _count_failures(group, session.failed_elsewhere)
         if has_workers:
-            enqueue(state, group)
+            enqueue(state, group, offer_at_once(state, group))
         else:
             strand(state, group)
 

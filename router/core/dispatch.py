@@ -24,6 +24,7 @@ from urllib.parse import quote
 from router.core.model.actions import (
     Dequeue,
     Enqueue,
+    Offer,
     Promise,
     ReleaseCredit,
     ReleaseLease,
@@ -143,8 +144,11 @@ def _inherit(group: Group, parent: Group) -> None:
     group.migrated_at = parent.migrated_at
 
 
-def enqueue(state: RouterState, group: Group) -> None:
-    """Ask for a place, or move the place that the group has. A group with output goes first."""
+def enqueue(state: RouterState, group: Group, offer: Offer | None = None) -> None:
+    """Ask for a place, or move the place that the group has. A group with output goes first.
+
+    With an `offer`, a newcomer is leased there at once if nothing waits.
+    """
     session = group.session
     received_at, has_output = session.timeline.received_at, _has_output(session)
     has_place, group.asked_at = group.phase in IN_QUEUE, state.now
@@ -172,7 +176,7 @@ def enqueue(state: RouterState, group: Group) -> None:
         share=group.seat_share,
         takes_turns=not group.is_promoted and takes_turns(session.aim, has_output=has_output),
     )
-    state.actions.append(Enqueue(entry, state.config.queue_capacity))
+    state.actions.append(Enqueue(entry, state.config.queue_capacity, offer))
 
 
 def _has_output(session: Session) -> bool:

@@ -20,6 +20,7 @@ from router.core.dispatch import dispatch, enqueue, give_back, set_phase, strand
 from router.core.model.actions import (
     AskGrants,
     Dequeue,
+    Offer,
     ReleaseCredit,
     ReleaseLease,
     Settle,
@@ -97,6 +98,26 @@ def offer_capacity(state: RouterState) -> None:
         else:
             shared = shared or _rooms(state, worker, pace_ms)
             _ask(state, worker, _prompt_room(state, worker, most), shared)
+
+
+def offer_at_once(state: RouterState, group: Group) -> Offer | None:
+    """Return where a newcomer can be leased without waiting for a grant; None if it has to take its turn.
+
+    It can if, as far as is known here, nothing waits, and if it states no latency: then it is not refused
+    either. The store has the last word.
+    """
+    request = group.session.request
+    if state.waiting or state.config.policy.binds_at_arrival:
+        return None
+    if request.slo.is_stated or request.slo.deadline_ms is not None:
+        return None
+    free = [worker for worker in state.capacity.free_workers(state.now) if worker.has(request.adapter)]
+    is_conditional = state.fleet.placement is Placement.CONDITIONAL
+    found = (_best_paths if is_conditional else _soonest)(state, group, free, 1)
+    decode_key = decoder_for(state, group, found[0]) if found else None
+    if decode_key is None:
+        return None
+    return Offer(_prompt_room(state, found[0], 1), _room_at(state, decode_key, None))
 
 
 def _ask(state: RouterState, worker: Worker, room: PrefillRoom, decoders: tuple[DecodeRoom, ...]) -> None:
@@ -286,6 +307,11 @@ def take_grant(state: RouterState, group: Group, grant: Granted) -> None:
     The lease is asked of the best decode worker; if that one has no room for it, of the decode worker where
     the grant holds room. A worker whose KV has not arrived before is passed over where another one is left.
     """
+    if grant.is_leased:
+        group.prefill_key, group.decode_key = grant.worker_key, grant.decode_key
+        set_phase(state, group, Phase.SETTLING)
+        on_settled(state, SettleAnswered(group.key, grant.worker_key, grant.decode_key, Settled.OK))
+        return
     worker = state.fleet.workers.get(grant.worker_key)
     if worker is None or worker.draining or goes_round(state, group, worker):
         decode_key = None

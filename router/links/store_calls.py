@@ -168,13 +168,17 @@ class StoreCalls:
             pending.action = action
             return
         pending = self._pending_enqueues[key] = _PendingEnqueue(action)
-        failed = StoreFailed(StoreCall.ENQUEUE, key, "")
-        pending.task = self._call(failed, self._enqueue(key, pending))
+        pending.task = self._call(_not_enqueued(action), self._enqueue(key, pending))
 
     async def _enqueue(self, key: str, pending: _PendingEnqueue) -> Sequence[Event]:
         if self._pending_enqueues.get(key) is pending:
             del self._pending_enqueues[key]
-        action = pending.action
+        action, offer = pending.action, pending.action.offer
+        if offer is not None and await self._store.lease_at_once(
+            action.entry, offer.worker, offer.decoder, LEASE_TTL_S
+        ):
+            granted = Granted(key, offer.worker.key, offer.decoder.key, is_leased=True)
+            return (granted, Enqueued(key, 0, 0))
         try:
             place = await self._store.enqueue(action.entry, action.capacity)
         except QueueFull as full:
@@ -211,6 +215,13 @@ class StoreCalls:
     async def _queue_status(self) -> Sequence[Event]:
         status = await self._store.queue_status()
         return (QueueSeen(status.waiting, status.waiting_tokens),)
+
+
+def _not_enqueued(action: Enqueue) -> StoreFailed:
+    key, offer = action.entry.request_key, action.offer
+    if offer is None:
+        return StoreFailed(StoreCall.ENQUEUE, key, "")
+    return StoreFailed(StoreCall.ENQUEUE, key, "", offer.worker.key, (offer.decoder.key,))
 
 
 def _unsettled(action: Settle) -> StoreFailed:

@@ -71,6 +71,7 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "dequeue": ("tenants", "lanes", "line"),
     "grant": ("tenants", "lanes", "seats", "line", "ledger", "holds"),
     "settle": ("tenants", "lanes", "seats", "line", "ledger", "holds"),
+    "lease_at_once": ("tenants", "seats", "ledger", "holds"),
     "queue_status": ("tenants", "lanes", "line"),
     "release_credit": ("ledger", "holds"),
     "release_lease": ("tenants", "seats", "ledger", "holds"),

@@ -312,6 +312,32 @@ class Store:
         )
         return Settlement(Settled(outcome), *(decoders[number - 1].key for number in taken))
 
+    async def lease_at_once(
+        self, entry: QueueEntry, worker: PrefillRoom, decoder: DecodeRoom, ttl_s: float
+    ) -> bool:
+        """Lease a newcomer's blocks without a place in the queue, if nothing waits there and both have room.
+
+        Return True if it holds what a settled grant holds, else False; then it holds nothing.
+        """
+        held = await self._run(
+            "lease_at_once",
+            [*keys.line(), keys.credits_of(worker.key), keys.leases_of(decoder.key)],
+            [
+                entry.request_key,
+                entry.router_id,
+                entry.work_tokens,
+                entry.blocks,
+                entry.seats,
+                entry.share,
+                worker.limit_tokens,
+                worker.min_prompts,
+                decoder.num_blocks,
+                decoder.max_seqs,
+                round(ttl_s * 1000),
+            ],
+        )
+        return bool(held)
+
     async def release_credit(self, request_key: str, prefill_key: str) -> bool:
         """Release the credit of a computed prompt or an ended attempt. Return False if there was none."""
         script_keys = [keys.credits_of(prefill_key), keys.queue()]

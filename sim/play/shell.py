@@ -135,7 +135,13 @@ class SimShell:
     # The store
 
     def _enqueue(self, action: Enqueue) -> None:
-        key = action.entry.request_key
+        key, offer = action.entry.request_key, action.offer
+        if offer is not None and self._store.lease_at_once(
+            action.entry, offer.worker, offer.decoder, FOREVER_S
+        ):
+            self.submit(Granted(key, offer.worker.key, offer.decoder.key, is_leased=True))
+            self.submit(Enqueued(key, 0, 0))
+            return
         try:
             place = self._store.enqueue(action.entry, action.capacity)
         except QueueFull as full:

@@ -310,6 +310,28 @@ class MemoryStore:
                 return Settlement(Settled.OK, decode_key)
         return Settlement(Settled.EXPIRED)
 
+    def lease_at_once(
+        self, entry: QueueEntry, worker: PrefillRoom, decoder: DecodeRoom, ttl_s: float
+    ) -> bool:
+        """Lease a newcomer's blocks without a place in the queue, if nothing waits there and both have room.
+
+        Return True if it holds what a settled grant holds, else False; then it holds nothing.
+        """
+        now, key = self._now(), entry.request_key
+        if len(self._line) or any(expiry <= now for expiry in self._grants.values()):
+            return False
+        bound, leases = self._credits[worker.key].purge(now), self._leases[decoder.key].purge(now)
+        if not _takes_more(worker, bound):
+            return False
+        if not leases.has_room(key, entry.blocks, decoder.num_blocks, entry.seats, decoder.max_seqs):
+            return False
+        self._called[entry.router_id] = now
+        expiry = now + round(ttl_s * 1000)
+        leases.put(key, entry.blocks, expiry, entry.seats)
+        bound.put(key, entry.work_tokens, expiry)
+        self._turns.take(key, entry.share, expiry)
+        return True
+
     def release_credit(self, request_key: str, prefill_key: str) -> bool:
         """Release a credit when the prompt is computed or the attempt over; return False if none was held."""
         return self._release(self._credits[prefill_key], request_key)

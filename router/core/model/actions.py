@@ -257,9 +257,19 @@ class StoreChanged:
 
 
 @value
+class Offer:
+    """A worker for a newcomer's prompt, and the decode worker for its output: the same one, or another."""
+
+    worker: PrefillRoom
+    decoder: DecodeRoom
+
+
+@value
 class Enqueue:
     entry: QueueEntry
     capacity: int
+    offer: Offer | None = None
+    """Where it is leased at once, in place of entering the queue, if nothing waits there."""
 
 
 @value

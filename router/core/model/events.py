@@ -90,6 +90,8 @@ class Granted:
     request_key: str
     worker_key: str
     decode_key: str
+    is_leased: bool = False
+    """The room is a lease already: nothing waited, and the group was leased at once."""
 
 
 @value
@@ -162,7 +164,8 @@ class StoreCall(enum.Enum):
 class StoreFailed:
     """The store did not answer. `key` is the request's, the worker's for GRANT, or empty.
 
-    `worker_key` is set for releases and for SETTLE; the latter also has the workers that it was to lease on.
+    `worker_key` is set for releases, for SETTLE, and for an ENQUEUE that was to lease at once; the latter two
+    also have the workers that they were to lease on.
     A DEQUEUE has what its action has.
     The call may have been executed, or may yet be.
     """

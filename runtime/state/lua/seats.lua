@@ -1,5 +1,5 @@
--- seats.lua: precedes the scripts that change the seats which tenants hold (grant, settle, release_lease,
--- take_holds), after tenants.lua. Milliseconds.
+-- seats.lua: precedes the scripts that change the seats which tenants hold (grant, settle,
+-- lease_at_once, release_lease, take_holds), after tenants.lua. Milliseconds.
 local SEATS, SEAT_EXPIRIES = KEYS[7], KEYS[8]
 
 -- Change what a tenant holds. If requests wait, give each of its lanes (lanes.lua) the turn that follows from it.

@@ -257,6 +257,14 @@ class StoreClient:
         place: QueuePlace = await self._call("enqueue", lambda store: store.enqueue(entry, capacity), entry)
         return place
 
+    async def lease_at_once(
+        self, entry: QueueEntry, worker: PrefillRoom, decoder: DecodeRoom, ttl_s: float
+    ) -> bool:
+        is_leased: bool = await self._call(
+            "lease_at_once", lambda store: store.lease_at_once(entry, worker, decoder, ttl_s), entry
+        )
+        return is_leased
+
     async def dequeue(self, request_key: str) -> None:
         await self._call("dequeue", lambda store: store.dequeue(request_key), request_key)
 

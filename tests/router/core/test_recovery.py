@@ -58,7 +58,7 @@ def sent(core: RouterCore, told: list[Action], session: int, now: float = 1.0) -
     asks = [
         action for action in told + tell(core, Enqueued(key, 0, 0), now=now) if isinstance(action, AskGrants)
     ]
-    granted = Granted(key, *[asks[0].worker.key] * 2)
+    granted = Granted(key, asks[0].worker.key, asks[0].worker.key)
     answered = GrantsAnswered(asks[0].worker.key)
     (settle,) = [action for action in tell(core, granted, answered, now=now) if isinstance(action, Settle)]
     settled = SettleAnswered(key, settle.prefill_key, settle.decoders[0].key, Settled.OK)

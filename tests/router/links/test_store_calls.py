@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import redis.asyncio
 
-from router.core.model.actions import Dequeue, Enqueue, RefundTenant, Renew, TakeHolds
-from router.core.model.events import Enqueued, Event
+from router.core.model.actions import Dequeue, Enqueue, Offer, RefundTenant, Renew, TakeHolds
+from router.core.model.events import Enqueued, Event, Granted
 from router.links.store_calls import StoreCalls
-from runtime.state.records import QueueEntry
+from runtime.state.records import DecodeRoom, PrefillRoom, QueueEntry
 from runtime.state.store import Store
 from tests.patience import PATIENCE_S
 
@@ -50,6 +51,20 @@ async def test_asking_again_of_a_slow_store_does_not_pile_up(
     assert len(calls) == 0
     assert sorted(action.request_key for action in heard if isinstance(action, Enqueued)) == sorted(KEYS)
     assert (await store.queue_status()).waiting == len(KEYS)
+
+
+async def test_a_newcomer_is_leased_at_once_or_gets_a_place(
+    calls: StoreCalls, store: Store, heard: list[Event]
+) -> None:
+    offer = Offer(PrefillRoom("p:1", 8), DecodeRoom("d:1", 8, 8))
+    calls.do(replace(place(KEYS[0], 10), offer=offer))
+    await calls.settle(timeout_s=PATIENCE_S)
+    assert heard == [Granted(KEYS[0], "p:1", "d:1", is_leased=True), Enqueued(KEYS[0], 0, 0)]
+    assert await store.leases("d:1") == {KEYS[0]: 1}
+    calls.do(place(KEYS[1], 10))
+    calls.do(replace(place(KEYS[2], 20), offer=offer))
+    await calls.settle(timeout_s=PATIENCE_S)
+    assert heard[2:] == [Enqueued(KEYS[1], 0, 0), Enqueued(KEYS[2], 1, 1)]
 
 
 async def test_what_is_asked_for_last_counts(calls: StoreCalls, store: Store, heard: list[Event]) -> None:

@@ -38,6 +38,29 @@ async def test_settling_leases_the_blocks_and_keeps_the_credit(either: AnyStore)
     assert await either.queue_status() == QueueStatus(0, 0)
 
 
+async def test_where_nothing_waits_a_newcomer_is_leased_at_once(either: AnyStore) -> None:
+    assert await either.lease_at_once(entry("a"), PREFILL, DECODE, 30)
+    assert await either.leases("d:1") == {"a": 4}
+    assert await either.credits("p:1") == {"a": 50}
+    assert await either.queue_status() == QueueStatus(0, 0)
+    assert await settle(either, "a", "p:1", DECODE) is Settled.OK, "it holds what a settled grant holds"
+
+
+@pytest.mark.parametrize("reason", ["another waits", "no prompt fits", "no block is left"])
+async def test_else_nothing_is_leased(either: AnyStore, reason: str) -> None:
+    prefill, decode = PREFILL, DECODE
+    match reason:
+        case "another waits":
+            await either.enqueue(entry("b"), 10)
+        case "no prompt fits":
+            prefill = PrefillRoom("p:1", limit_tokens=0)
+        case "no block is left":
+            decode = DecodeRoom("d:1", num_blocks=3, max_seqs=4)
+    assert not await either.lease_at_once(entry("a"), prefill, decode, 30)
+    assert await either.leases("d:1") == {}
+    assert await either.credits("p:1") == {}
+
+
 async def test_settling_twice_changes_nothing(either: AnyStore) -> None:
     await granted(either)
     for _ in range(2):

@@ -90,6 +90,17 @@ OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
         SEVERAL_DECODERS,
     ),
     st.builds(
+        lambda key, worker, decoder, ttl: (
+            lambda store: store.lease_at_once(
+                QueueEntry(key, "r1", 1, 0, work_tokens=1, blocks=2), PrefillRoom(worker, 9), decoder, ttl
+            )
+        ),
+        REQUESTS,
+        PREFILLERS,
+        DECODERS,
+        TTL_S,
+    ),
+    st.builds(
         lambda key, worker, decoders, ttl: lambda store: store.settle(key, worker, decoders, ttl),
         REQUESTS,
         PREFILLERS,
@@ -227,6 +238,32 @@ class SideBySide(RuleBasedStateMachine):
     ) -> None:
         room = PrefillRoom(key, limit, most, adapters, prompts)
         self.demand_same(lambda store: store.grant(caller, room, decoders))
+
+    @rule(
+        key=REQUESTS,
+        router=ROUTERS,
+        sizes=st.tuples(st.integers(1, 5), st.integers(1, 9), SEATS, SHARES),
+        prefill=PREFILLERS,
+        limit=st.integers(0, 20),
+        prompts=st.integers(0, 2),
+        decoder=DECODERS,
+        ttl=TTL_S,
+    )
+    def lease_at_once(
+        self,
+        key: str,
+        router: str,
+        sizes: tuple[int, int, int, int],
+        prefill: str,
+        limit: int,
+        prompts: int,
+        decoder: DecodeRoom,
+        ttl: float,
+    ) -> None:
+        tokens, blocks, seats, share = sizes
+        entry = QueueEntry(key, router, 1, 0, work_tokens=tokens, blocks=blocks, seats=seats, share=share)
+        room = PrefillRoom(prefill, limit, min_prompts=prompts)
+        self.demand_same(lambda store: store.lease_at_once(entry, room, decoder, ttl))
 
     @rule(key=REQUESTS, prefill=PREFILLERS, decoders=SEVERAL_DECODERS, ttl=TTL_S)
     def settle(self, key: str, prefill: str, decoders: list[DecodeRoom], ttl: float) -> None:
