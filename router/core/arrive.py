@@ -77,7 +77,7 @@ def _takes_over(state: RouterState, known: Session, request: Request) -> bool:
     knows = knows and first.received_prompt_logprobs <= num_received < known.next_prompt_index
     if knows and not known.given_up:
         return False
-    if request.session == known.number > 0:
+    if request.session == known.number > 0 and has_caller:
         raise Superseded(request.session, known.number)
     # Another router went on from tokens that this one never saw, and what runs here leads elsewhere. Or the
     # client was given up here while another router had it, and nobody wanted it to end.

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import example, given
 
 from router.core.arrive import find
+from router.core.model.actions import Enqueue, Reject
+from router.core.model.events import ClientGone
+from router.request import Received
 from scheduling.request import FinishReason
 from tests.router.core.test_several_routers import NUM_ROUTERS, Client, Fleet, fleet_of
+from tests.router.core_driver import ARRIVAL, call, core_of, tell
 from tests.router.core_world import PROMPT
 from tests.router.scripted_worker import token_at
 
@@ -121,3 +126,15 @@ def test_an_id_comes_again_after_it_was_resumed(uses: list[Use]) -> None:
             rest(fleet, 1.0)
             if restarts:
                 fleet.restart(number)
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_a_use_that_resumes_in_the_session_of_an_earlier_one_is_served(is_heard: bool) -> None:
+    """It has other tokens. Only beside a caller of the same session it is not known which came later."""
+    core = core_of("slack")
+    tell(core, call(ARRIVAL, session=1, received=(Received(0, (7, 8)),)))
+    if not is_heard:
+        tell(core, ClientGone(ARRIVAL.listener))
+    actions = tell(core, call(ARRIVAL, listener=2, session=1))
+    assert any(isinstance(action, Reject) for action in actions) is is_heard
+    assert any(isinstance(action, Enqueue) for action in actions) is not is_heard
