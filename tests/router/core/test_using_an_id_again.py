@@ -129,7 +129,7 @@ def test_an_id_comes_again_after_it_was_resumed(uses: list[Use]) -> None:
 
 
 @pytest.mark.parametrize("is_heard", [False, True])
-def test_a_use_that_resumes_in_the_session_of_an_earlier_one_is_served(is_heard: bool) -> None:
+def test_a_use_may_resume_in_the_session_of_an_earlier_one(is_heard: bool) -> None:
     """It has other tokens. Only beside a caller of the same session it is not known which came later."""
     core = core_of("slack")
     tell(core, call(ARRIVAL, session=1, received=(Received(0, (7, 8)),)))
