@@ -43,10 +43,12 @@ class OrderFacts:
 
     enqueued: int = 0
     granted: int = 0
+    leased_at_once: int = 0
+    """Requests that held something without ever having had a place."""
     passed: int = 0
     """Grants while an entry of the same class that was due earlier waited."""
     passed_beyond_flight: int = 0
-    """The part of them that passed more entries than grants were in flight."""
+    """Those that passed more entries than grants were in flight, and leases at once that passed any."""
     most_waiting: int = 0
     max_leased: dict[str, int] = field(default_factory=dict)
     max_seats: dict[str, int] = field(default_factory=dict)
@@ -61,6 +63,7 @@ class OrderWatch:
         """Names of all credits and leases ever written, as `leases:WORKER_KEY`."""
         self._scores: dict[str, float] = {}
         self._line: list[tuple[float, str]] = []
+        self._had_place: set[str] = set()
         self._passed: dict[str, int] = {}
         self._in_flight: set[str] = set()
         self._seats: dict[str, set[str]] = defaultdict(set)
@@ -82,6 +85,7 @@ class OrderWatch:
             score, request = float(rest[-2]), rest[-1]
             self._leave(request)
             self._scores[request] = score
+            self._had_place.add(request)
             insort(self._line, (score, request))
             self.facts.enqueued += 1
             self.facts.most_waiting = max(self.facts.most_waiting, len(self._line))
@@ -115,6 +119,11 @@ class OrderWatch:
         kind, worker, _ = command.name.split(":", 2)
         if command.verb == "HSET":
             self.ledgers.add(command.name)
+            holder = words[2] if kind == "credits" and len(words) > 2 else ""
+            if holder and holder not in self._had_place:
+                self._had_place.add(holder)
+                facts.leased_at_once += 1
+                facts.passed_beyond_flight += bool(self._line)
             if words[0]:
                 seats.add(words[0])
             elif kind == "leases":

@@ -29,7 +29,8 @@ def test_without_a_record_each_takes_as_long() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_recorded_delay_comes_before_the_first_token(kind: str) -> None:
-    spec = SimSpec(make_profile(), FleetShape(1, 1), make_trace(1, 1.0), noise=0.0)
+    # Without a latency that it states, it would be leased at once, without a grant that is settled.
+    spec = SimSpec(make_profile(), FleetShape(1, 1), make_trace(1, 1.0, ttft_ms=60_000), noise=0.0)
     slow = replace(spec, delays={kind: (RecordedDelay(0.0, 0.1),)})
     [usual], [delayed] = run(spec).requests, run(slow).requests
     assert usual.ttft_s is not None
