@@ -123,7 +123,8 @@ def _trouble(status: Body) -> tuple[str, int]:
     for entry in status.get("conditions") or ():
         if entry["type"] == "PodScheduled" and entry["status"] == "False":
             message = entry.get("message", "")
-    for container in status.get("containerStatuses") or ():
+    preparing = [each for each in status.get("initContainerStatuses") or () if not _is_done(each)]
+    for container in [*(status.get("containerStatuses") or ()), *preparing]:
         state, last = container.get("state") or {}, container.get("lastState") or {}
         ended = state.get("terminated") or last.get("terminated") or {}
         waiting = state.get("waiting") or {}
@@ -131,6 +132,12 @@ def _trouble(status: Body) -> tuple[str, int]:
             exit_code = ended.get("exitCode", 0)
             message = ended.get("message") or waiting.get("message") or waiting.get("reason") or message
     return " ".join(message.split())[:MAX_TROUBLE], exit_code
+
+
+def _is_done(container: Body) -> bool:
+    """Return whether an init container has done its work."""
+    ended = (container.get("state") or {}).get("terminated") or {}
+    return bool(ended) and ended.get("exitCode", 0) == 0
 
 
 def _max_unavailable(rolling: Body, replicas: int) -> int:

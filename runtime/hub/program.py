@@ -1,6 +1,6 @@
 """The program that fetches a model of the hub into the cache, with progress on stdout and in the log.
 
-Exit codes: 0 the model is there, 4 it cannot be fetched.
+Exit codes: 0 the model is there, or a path names it; 4 it cannot be fetched.
 """
 
 from __future__ import annotations
@@ -77,6 +77,9 @@ def run(args: argparse.Namespace, check: Check = accept) -> int:
         threading.Thread(target=_leave_with_parent, name="parent", daemon=True).start()
     try:
         model = hub_model(args.model)
+        if model is None and (args.model.is_absolute() or args.model.exists()):
+            structlog.get_logger().info("nothing_to_fetch", model=str(args.model), reason="it is a path")
+            return 0
         if model is None:
             raise HubRefused(str(args.model), "it names no model of the hub", f"accepted: {ACCEPTED}")
         found = _fetch(model, Scope(args.files), args.service, check)

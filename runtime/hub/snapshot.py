@@ -57,7 +57,7 @@ class Snapshot:
     model: HubModel
     """The model, pinned to the commit."""
     unchecked: str = ""
-    """Why the hub could not be asked whether the revision is still this commit; empty if it was."""
+    """Why the hub could not be asked which commit the revision is; empty if it was, or must not be."""
 
 
 def accept(folder: Path) -> None:
@@ -131,7 +131,7 @@ class _Cache:
         missing = self._missing(commit, scope) if commit else self._model.file or CONFIG
         if missing:
             raise not_cached(self._model, missing, error)
-        return self._snapshot(commit, "HF_HUB_OFFLINE is set" if error is None else str(error))
+        return self._snapshot(commit, "" if error is None else str(error))
 
     def _listed(self, commit: str) -> dict[str, int]:
         """Return the sizes of all files of a commit, if the cache has such a list."""

@@ -32,6 +32,7 @@ EXPECTED = {
 }
 
 
+SERVING = ("router", "prefill", "decode")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CACHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "claim": ({"claim": "hub"}, {"persistentVolumeClaim": {"claimName": "hub"}}),
@@ -85,26 +86,79 @@ def test_the_demo_model_comes_with_the_images() -> None:
         assert not [volume for volume in pod(workload)["volumes"] if volume["name"] == "model"]
 
 
+def _fetching(workload: dict[str, Any], name: str = "model") -> dict[str, Any]:
+    """Return the init container of this name."""
+    (found,) = [each for each in pod(workload)["initContainers"] if each["name"] == name]
+    return dict(found)
+
+
+def _environment(container: dict[str, Any]) -> dict[str, Any]:
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+
+
 @pytest.mark.parametrize("cache", CACHES)
 def test_every_pod_fetches_the_same_commit_of_a_model_of_the_hub(cache: str) -> None:
     given, volume = CACHES[cache]
     hub = {"revision": COMMIT, "endpoint": "https://hub.example", "token": {"secret": "hub", "key": "t"}}
     objects = _objects({"name": "org/llama", "hub": {**hub, "cache": given}})
     assert not list(problems(objects, "1.37"))
-    for name in ("router", "prefill", "decode"):
+    for name in SERVING:
         workload = of_kind(objects, "Deployment")[name]
-        container = pod(workload)["containers"][0]
         assert value_of(workload, "--model") == f"org/llama@{COMMIT}"
         assert _model_volume(workload) == volume
-        assert {"name": "model", "mountPath": "/hub"} in container["volumeMounts"]
-        env = {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+        fetching, (serving,) = _fetching(workload), pod(workload)["containers"]
+        assert fetching["args"][-1] == f"org/llama@{COMMIT}"
+        assert {"name": "model", "mountPath": "/hub"} in fetching["volumeMounts"]
+        env = _environment(fetching)
         assert (env["HF_HOME"], env["HF_ENDPOINT"]) == ("/hub", "https://hub.example")
         assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "t"}}
+        assert {"name": "model", "mountPath": "/hub", "readOnly": True} in serving["volumeMounts"]
+        env = _environment(serving)
+        assert (env["HF_HOME"], env["HF_HUB_OFFLINE"]) == ("/hub", "1")
+        assert not {"HF_TOKEN", "HF_ENDPOINT"} & env.keys()
+
+
+def test_a_container_that_fetches_has_no_more_rights_and_resources() -> None:
+    made = of_kind(_objects({"name": "org/llama", "hub": {"revision": COMMIT}}), "Deployment")
+    for name in SERVING:
+        fetching, (serving,) = _fetching(made[name]), pod(made[name])["containers"]
+        for field in ("image", "securityContext", "terminationMessagePolicy"):
+            assert fetching[field] == serving.get(field, "FallbackToLogsOnError"), (name, field)
+        assert fetching["resources"]["limits"]["memory"] == serving["resources"]["limits"]["memory"], name
+
+
+def test_pods_fetch_what_they_need() -> None:
+    def programs(**flags: Any) -> dict[str, list[str]]:
+        model = {"name": "org/llama", "hub": {"revision": COMMIT}}
+        made = of_kind(_objects(model, fleet={"flags": flags}), "Deployment")
+        return {name: _fetching(made[name])["args"][:-1] for name in ("router", "decode")}
+
+    facts = ["runtime.hub", "--files", "facts"]
+    assert programs() == {"router": facts, "decode": ["worker.startup.fetch"]}
+    proving = ["worker.startup.fetch", "--prove-model"]
+    assert programs(**{"prove-model": True}) == {"router": facts, "decode": proving}
+    assert programs(**{"random-weights": 0}) == {"router": facts, "decode": facts}
+
+
+def test_a_draft_model_of_the_hub_is_fetched_as_well() -> None:
+    draft = f"org/small@{COMMIT}"
+    pools = {"decode": {"flags": {"draft-model": draft}}}
+    made = of_kind(_objects({"name": "org/llama", "hub": {"revision": COMMIT}}, pools=pools), "Deployment")
+    assert _fetching(made["decode"], "draft-model")["args"] == ["worker.startup.fetch", draft]
+    assert [each["name"] for each in pod(made["prefill"])["initContainers"]].count("draft-model") == 0
+
+
+def test_a_file_of_a_model_of_the_hub_is_served() -> None:
+    hub = {"revision": COMMIT, "file": "llama-Q4_K_M.gguf"}
+    made = of_kind(_objects({"name": "org/llama", "hub": hub}), "Deployment")
+    for name in SERVING:
+        assert value_of(made[name], "--model") == f"org/llama@{COMMIT}:llama-Q4_K_M.gguf"
+        assert _fetching(made[name])["args"][-1] == f"org/llama@{COMMIT}:llama-Q4_K_M.gguf"
 
 
 def test_a_public_model_of_the_hub_needs_no_secret() -> None:
     made = of_kind(_objects({"name": "org/llama", "hub": {"revision": COMMIT}}), "Deployment")
-    for name in ("router", "prefill", "decode"):
-        names = {each["name"] for each in pod(made[name])["containers"][0]["env"]}
-        assert "HF_HOME" in names
-        assert not {"HF_TOKEN", "HF_ENDPOINT"} & names
+    for name in SERVING:
+        env = _environment(_fetching(made[name]))
+        assert "HF_HOME" in env
+        assert not {"HF_TOKEN", "HF_ENDPOINT"} & env.keys()

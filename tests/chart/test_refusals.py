@@ -41,6 +41,11 @@ CASES = {
         *HUB,
         f"router.model.hub.revision={COMMIT[::-1]}",
     ],
+    'pools.decode.model.hub.file is "a.gguf", but model.hub.file is ""; accepted: the same': [
+        *HUB,
+        f"pools.decode.model.hub.revision={COMMIT}",
+        "pools.decode.model.hub.file=a.gguf",
+    ],
     "model.hub.cache has claim and hostPath; accepted: one of them": [
         *HUB,
         "model.hub.cache.claim=hub",

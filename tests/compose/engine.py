@@ -140,12 +140,12 @@ def _has_engine() -> bool:
 
 
 def check_compose() -> None:
-    """Raise `Missing` unless Compose 2.3 or newer is there."""
+    """Raise `Missing` unless Compose 2.7 or newer is there."""
     found = run("docker", "compose", "version", "--short", check=False).strip().lstrip("v")
     numbers = found.split(".")
-    if len(numbers) < 2 or (int(numbers[0]), int(numbers[1])) < (2, 3):
+    if len(numbers) < 2 or (int(numbers[0]), int(numbers[1])) < (2, 7):
         raise Missing(
-            f"docker compose is {found or 'not there'}; accepted: 2.3 or newer (see docs/compose.md)"
+            f"docker compose is {found or 'not there'}; accepted: 2.7 or newer (see docs/compose.md)"
         )
 
 

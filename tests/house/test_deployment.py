@@ -28,6 +28,7 @@ IMAGES = {
     "worker": WORKERS,
     "worker-gpu": WORKERS,
 }
+MODEL = "${MODEL:-/app/demo_model}"
 DOCKERFILE = (ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
 
 
@@ -108,7 +109,8 @@ def test_compose_runs_the_fleet_that_the_readme_describes() -> None:
     started = {name: service for name, service in services.items() if "profiles" not in service}
     commands = [service["command"] for name, service in started.items() if not name.startswith("redis")]
     modules = Counter(command[0] for command in commands)
-    assert modules == {"router": 1, "gateway": 1, "prefill_worker": 2, "decode_worker": 2}
+    started_once = {"worker.startup.fetch": 1}
+    assert modules == {"router": 1, "gateway": 1, "prefill_worker": 2, "decode_worker": 2} | started_once
     assert all("noeviction" in services[name]["command"] for name in ("redis", "redis-gateway"))
 
 
@@ -124,7 +126,9 @@ def test_profiles_only_add_services() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["router", "router-2", "gateway", "gateway-2", "prefill-1", "decode-1"])
+@pytest.mark.parametrize(
+    "name", ["router", "router-2", "gateway", "gateway-2", "prefill-1", "decode-1", "model"]
+)
 def test_composed_flags_are_flags_that_the_service_has(name: str) -> None:
     module, *arguments = _compose()["services"][name]["command"]
     usage = subprocess.run(
@@ -136,7 +140,7 @@ def test_composed_flags_are_flags_that_the_service_has(name: str) -> None:
 
 def test_every_composed_service_is_watched_and_limited() -> None:
     for name, service in _compose()["services"].items():
-        assert service["healthcheck"]["test"], name
+        assert name == "model" or service["healthcheck"]["test"], name
         assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
 
 
@@ -144,19 +148,24 @@ def test_composed_workers_meet_in_a_folder_and_advertise_themselves() -> None:
     workers = _composed(*WORKERS)
     assert len(workers) == 4
     for name, service in workers.items():
-        assert service["volumes"] == ["worker-sockets:/run/baton", "hub-cache:/hub"], name
+        assert service["volumes"] == ["worker-sockets:/run/baton", "hub-cache:/hub:ro"], name
         assert service["command"][service["command"].index("--shm-dir") + 1] == "/run/baton", name
         assert f"{name}:50061" in service["command"], name
 
 
-def test_composed_services_have_one_model_and_one_cache_of_the_hub() -> None:
+def test_one_composed_service_fetches_the_model_for_all() -> None:
     services = _composed("router", *WORKERS)
     assert len(services) == 6
     for name, service in services.items():
-        assert service["command"][service["command"].index("--model") + 1] == "${MODEL:-/app/demo_model}"
-        assert "hub-cache:/hub" in service["volumes"], name
-        assert service["environment"]["HF_HOME"] == "/hub", name
-        assert set(service["environment"]) == {"HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"}, name
+        assert service["command"][service["command"].index("--model") + 1] == MODEL
+        assert service["depends_on"]["model"] == {"condition": "service_completed_successfully"}, name
+        assert "hub-cache:/hub:ro" in service["volumes"], name
+        assert service["environment"] == {"HF_HOME": "/hub", "HF_HUB_OFFLINE": "1"}, name
+    fetches = _compose()["services"]["model"]
+    assert fetches["command"] == ["worker.startup.fetch", MODEL]
+    assert fetches["restart"] == "no", "or it would never have completed"
+    assert fetches["volumes"] == ["hub-cache:/hub"]
+    assert set(fetches["environment"]) == {"HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"}
     assert "hub-cache" in _compose()["volumes"]
 
 
@@ -187,6 +196,7 @@ def test_doors_are_published_and_only_on_this_host() -> None:
 
 def test_the_overlay_for_gpus_leaves_no_worker_on_a_cpu() -> None:
     overlay = _compose("deploy/docker/gpu.yml")["services"]
+    assert overlay.pop("model")["image"] == "baton-worker-gpu"
     assert set(overlay) == set(_composed(*WORKERS))
     reserved = [
         device["device_ids"]
@@ -220,7 +230,7 @@ def test_the_redis_of_compose_and_chart_has_known_fixes() -> None:
 def test_the_compose_version_that_the_file_needs_is_said() -> None:
     assert _compose()["name"] == "baton", "which Compose 1 refuses"
     for document in ("docker-compose.yml", "docs/start.md", "docs/compose.md"):
-        assert "Compose 2.3 or newer" in (ROOT / document).read_text(encoding="utf-8"), document
+        assert "Compose 2.7 or newer" in (ROOT / document).read_text(encoding="utf-8"), document
 
 
 @pytest.mark.integration

@@ -55,6 +55,18 @@ def test_the_last_words_of_a_container_are_its_trouble() -> None:
     assert not pod_of(body).pod.foreign
 
 
+def test_so_are_those_of_an_init_container_that_failed() -> None:
+    ended = {"exitCode": 4, "message": "model a/b@c: no space is left"}
+    failed = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+    done = {"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+    waiting = {"state": {"waiting": {"reason": "PodInitializing"}}}
+    body = pod()
+    body["status"] = {"initContainerStatuses": [done, failed], "containerStatuses": [waiting]}
+    assert pod_of(body).pod.trouble == "model a/b@c: no space is left"
+    body["status"]["initContainerStatuses"] = [done, {"state": {"running": {}}}]
+    assert pod_of(body).pod.trouble == "PodInitializing"
+
+
 @pytest.mark.parametrize(
     ("rolling", "pods"),
     [

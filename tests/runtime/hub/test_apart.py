@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub import MODEL, ROOT, Hub, commit_of, environment_of, names_in, snapshot_of
+from tests.hub import MODEL, ROOT, Hub, commit_of, environment_of, names_in, run_fetch, snapshot_of
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -30,10 +30,12 @@ print("FOUND", json.dumps([str(path), str(model)]))
 FIRST = commit_of("first")
 
 
-def locate(hub: Hub, cache: Path, model: str, scope: str = "facts") -> subprocess.CompletedProcess[str]:
+def locate(
+    hub: Hub, cache: Path, model: str, scope: str = "facts", **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", LOCATE, model, scope],
-        env=environment_of(hub.url, cache, PYTHONPATH=str(ROOT)),
+        env=environment_of(hub.url, cache, PYTHONPATH=str(ROOT), **environment),
         capture_output=True,
         text=True,
         check=False,
@@ -65,6 +67,18 @@ def test_its_start_is_reported_as_its_own(hub: Hub, cache: Path) -> None:
 def test_a_folder_is_left_as_it_is(hub: Hub, cache: Path, tmp_path: Path) -> None:
     run = locate(hub, cache, str(tmp_path))
     assert run.stdout == f'FOUND ["{tmp_path}", "None"]\n'
+    assert hub.asked == []
+
+
+def test_offline_a_service_only_reads_the_cache(hub: Hub, cache: Path) -> None:
+    """In containers, the cache is mounted so that services cannot write to it."""
+    assert run_fetch(hub, cache).returncode == 0
+    hub.asked.clear()
+    before = {path: path.lstat().st_mtime_ns for path in cache.rglob("*")}
+    run = locate(hub, cache, MODEL, "all", HF_HUB_OFFLINE="1")
+    assert f"{MODEL}@{FIRST}" in run.stdout, run.stderr
+    assert "model_from_cache" not in run.stderr
+    assert {path: path.lstat().st_mtime_ns for path in cache.rglob("*")} == before
     assert hub.asked == []
 
 

@@ -56,6 +56,16 @@ def test_a_model_that_does_not_exist(hub: Hub, cache: Path) -> None:
     refused(run_fetch(hub, cache, model="demo/other", HF_TOKEN=TOKEN), "has no such model")
 
 
+def test_a_path_is_left_to_the_services(hub: Hub, cache: Path) -> None:
+    """They may have it mounted where the program that fetches has not."""
+    for path in (str(DEMO), "/mounted/elsewhere"):
+        run = run_fetch(hub, cache, model=path)
+        assert run.returncode == 0, run.stderr
+        assert "nothing_to_fetch" in run.stderr
+    refused(run_fetch(hub, cache, model="tiny"), "names no model of the hub", "ORG/NAME@REVISION")
+    assert hub.asked == []
+
+
 def test_a_private_model_needs_a_token(hub: Hub, cache: Path) -> None:
     hub.private = True
     refused(run_fetch(hub, cache), "or it is private", "set HF_TOKEN to a token that may read it")
@@ -204,7 +214,3 @@ def test_a_disk_that_would_be_full_is_refused_before_the_download(hub: Hub, cach
 def test_a_cache_that_cannot_be_written(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     refused(run_fetch(hub, tmp_path / "file"), f"{tmp_path}/file", "Not a directory")
-
-
-def test_a_folder_is_nothing_to_fetch(hub: Hub, cache: Path) -> None:
-    refused(run_fetch(hub, cache, model=str(DEMO)), "names no model of the hub", "ORG/NAME@REVISION")

@@ -35,6 +35,9 @@
 {{- if and (eq $source "hub") (ne $own.hub.revision (dig "hub" "revision" $own.hub.revision $model)) -}}
 {{- fail (printf "%s.hub.revision is %s, but model.hub.revision is %s; accepted: the same, since all workers of a fleet serve the same" $field $own.hub.revision $model.hub.revision) -}}
 {{- end -}}
+{{- if and (eq $source "hub") (ne ($own.hub.file | default "") ($model.hub.file | default "")) -}}
+{{- fail (printf "%s.hub.file is %q, but model.hub.file is %q; accepted: the same, since all workers of a fleet serve the same" $field ($own.hub.file | default "") ($model.hub.file | default "")) -}}
+{{- end -}}
 {{- with ($own.hub | default dict).cache -}}
 {{- if and .claim .hostPath -}}
 {{- fail (printf "%s.hub.cache has claim and hostPath; accepted: one of them" $field) -}}

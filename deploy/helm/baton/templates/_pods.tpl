@@ -149,13 +149,16 @@ startupProbe:
 {{- $field := ternary "model" (printf "%s.model" .field) (empty $own) -}}
 {{- $source := include "baton.model.source" (dict "model" $model "field" $field) -}}
 {{- $path := ternary $model.inImage (printf "/models/%s" .root.Values.model.name) (eq $source "inImage") -}}
-{{- if eq $source "hub" }}{{ $path = printf "%s@%s" .root.Values.model.name $model.hub.revision }}{{ end -}}
+{{- if eq $source "hub" }}
+{{- $path = printf "%s@%s" .root.Values.model.name $model.hub.revision -}}
+{{- with $model.hub.file }}{{ $path = printf "%s:%s" $path . }}{{ end -}}
+{{- end -}}
 {{- dict "source" $source "path" $path "of" (get $model $source) | toJson -}}
 {{- end }}
 
 {{- define "baton.model.mount" -}}
 {{- if eq .source "hub" }}
-- {name: model, mountPath: /hub}
+- {name: model, mountPath: /hub, readOnly: true}
 {{- else if ne .source "inImage" }}
 - name: model
   mountPath: {{ ternary "/models" .path (eq .source "init") }}
@@ -192,33 +195,31 @@ startupProbe:
 {{- end }}
 {{- end }}
 
-{{/* Where a model of the hub is kept, and who asks for it. */}}
+{{/* Only the init container asks the hub: what serves reads what that has fetched. */}}
 {{- define "baton.model.env" -}}
 {{- if eq .source "hub" }}
 - {name: HF_HOME, value: /hub}
-{{- with .of.endpoint }}
-- {name: HF_ENDPOINT, value: {{ . | quote }}}
-{{- end }}
-{{- with .of.token }}
-{{- if .secret }}
-- name: HF_TOKEN
-  valueFrom: {secretKeyRef: {name: {{ .secret }}, key: {{ .key | default "token" }}}}
-{{- end }}
-{{- end }}
+- {name: HF_HUB_OFFLINE, value: "1"}
 {{- end }}
 {{- end }}
 
+{{/*
+What brings the model before the start: (dict "root" $ "model" MODEL "part" VALUES "image" VALUES "fetch" PROGRAM
+"resources" VALUES "draft" MODEL). PROGRAM fetches a model of the hub, and leaves a path alone. The resources are
+those of the container that serves, so a pod asks for no more than without it.
+*/}}
 {{- define "baton.model.init" -}}
-{{- if eq .source "init" }}
+{{- $of := .model.of -}}
+{{- if eq .model.source "init" }}
 - name: model
-  image: {{ .of.image }}
-{{- with .of.command }}
+  image: {{ $of.image }}
+{{- with $of.command }}
   command: {{- toYaml . | nindent 4 }}
 {{- end }}
-{{- with .of.args }}
+{{- with $of.args }}
   args: {{- toYaml . | nindent 4 }}
 {{- end }}
-{{- with .of.env }}
+{{- with $of.env }}
   env: {{- toYaml . | nindent 4 }}
 {{- end }}
   securityContext:
@@ -226,5 +227,33 @@ startupProbe:
     capabilities: {drop: [ALL]}
   volumeMounts:
     - {name: model, mountPath: /models}
+{{- else if eq .model.source "hub" }}
+{{- range $name, $path := dict "model" .model.path "draft-model" .draft }}
+{{- if $path }}
+- name: {{ $name }}
+  image: {{ include "baton.image" $.image }}
+  imagePullPolicy: {{ $.root.Values.images.pullPolicy }}
+  # The sentence that says why a model was not fetched is in the status of the pod.
+  terminationMessagePolicy: FallbackToLogsOnError
+  args: {{- toYaml (append $.fetch $path) | nindent 4 }}
+  env:
+    {{- include "baton.env" $.part | nindent 4 }}
+    - {name: HF_HOME, value: /hub}
+    {{- with $of.endpoint }}
+    - {name: HF_ENDPOINT, value: {{ . | quote }}}
+    {{- end }}
+    {{- with $of.token }}
+    {{- if .secret }}
+    - name: HF_TOKEN
+      valueFrom: {secretKeyRef: {name: {{ .secret }}, key: {{ .key | default "token" }}}}
+    {{- end }}
+    {{- end }}
+  resources: {{- toYaml $.resources | nindent 4 }}
+  securityContext: {{- include "baton.confined" $ | nindent 4 }}
+  volumeMounts:
+    - {name: tmp, mountPath: /tmp}
+    - {name: model, mountPath: /hub}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
