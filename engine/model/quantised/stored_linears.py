@@ -10,10 +10,12 @@ For a linear layer of N outputs and K inputs, G of which share a scale, a checkp
                          all               weight_scale   [N, K / G]; of float8 perhaps one number
                                            weight_zero_point, if asymmetric: [N, K / G] of int8, or packed by
                                            outputs, int32 [N * bits / 32, K / G]
+                                           input_scale and input_zero_point, which are not used: activations
+                                           stay in floats
     AWQ                  qweight  int32 [K, N / 8], eight outputs in the order of AWQ_ORDER
                          qzeros   int32 [K / G, N / 8] likewise;  scales [K / G, N]
     GPTQ                 qweight  int32 [K * bits / 32, N], the first input in the lowest bits
-                         qzeros   int32 [K / G, N * bits / 32], 1 below the zero;  scales [K / G, N]
+                         qzeros   int32 [K / G, N * bits / 32], each word less ONES;  scales [K / G, N]
                          g_idx    int32 [K], the group of each input
 
 and its `bias`, if it has one. Other layers are stored as usual. Numbers of 4 bits are computed as they are
@@ -36,6 +38,8 @@ from engine.model.quantised.whole_linears import GroupedLinear, Int8Linear, Whol
 from kernels.native.panels import packed, unpacked
 
 WORD_BITS = 32
+ONES = {4: 0x11111111, 8: 0x01010101}
+"""The word of bits with a 1 in each place. Where GPTQ subtracts it, a zero of 0 borrows from the next one."""
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The output, of eight, that each nibble of a word belongs to, the lowest first."""
 Shapes = Mapping[str, tuple[int, ...]]
@@ -56,7 +60,7 @@ class StoredLinear(nn.Module):
     ) -> None:
         """`tensors` are the shape and the dtype of each tensor that the checkpoint has of the layer.
 
-        GPTQ's zeros are stored as they are if `zeros_are_whole` (`gptq_v2`), and otherwise less 1.
+        GPTQ's zeros are stored as they are if `zeros_are_whole` (`gptq_v2`), and otherwise less ONES.
         """
         super().__init__()
         self.outputs, self.inputs = linear.weight.shape
@@ -113,7 +117,8 @@ class StoredLinear(nn.Module):
         if "g_idx" in held:
             bits = bits_of(words.shape[0], self.inputs, "qweight")
             weight = numbers_of(words.t(), self.inputs, bits)
-            zero = numbers_of(zeros, self.outputs, bits).t().short() + (0 if self._zeros_are_whole else 1)
+            zeros = zeros if self._zeros_are_whole else zeros + ONES[bits]
+            zero = numbers_of(zeros, self.outputs, bits).t().short()
             weight, order = _in_order(weight, held["g_idx"].long(), scale.shape[1])
         else:
             bits = bits_of(words.shape[1], self.outputs, "qweight")
@@ -220,6 +225,8 @@ _DTYPES = {
     "weight_packed": torch.int32,
     "weight_shape": torch.int64,
     "weight_scale": torch.float32,
+    "input_scale": torch.float32,
+    "input_zero_point": torch.int8,
     "qweight": torch.int32,
     "qzeros": torch.int32,
     "scales": torch.float32,

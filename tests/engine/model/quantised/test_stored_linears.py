@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.errors import ModelRefused
 from engine.model.model import load_model
 from engine.model.quantised.rounding import quantise
-from engine.model.quantised.stored_linears import numbers_of
+from engine.model.quantised.stored_linears import ONES, numbers_of
 from tests import model_zoo
 from tests.engine.model.quantised.int8_models import CPU, expected_logits, load_int8, logits_of, stock_logits
 from tests.engine.model.quantised.test_checkpoint import config
@@ -124,7 +124,7 @@ def gptq(
         own = order.argsort()
         tensors = {
             f"{name}.qweight": words_of(numbers[:, own], bits).t().contiguous(),
-            f"{name}.qzeros": words_of((zero - (0 if is_new else 1)).t() % 2**bits, bits),
+            f"{name}.qzeros": words_of(zero.t(), bits) - (0 if is_new else ONES[bits]),
             f"{name}.scales": scale.t().contiguous().half(),
             f"{name}.g_idx": (own // GROUP).int(),
         }
