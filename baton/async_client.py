@@ -32,8 +32,7 @@ from baton.wire.convert import (
     request_to_pb,
     snapshot_from_pb,
 )
-from baton.wire.many import MultiplexedTransport
-from baton.wire.sharing import ALWAYS, BEYOND_FEW
+from baton.wire.many import ALWAYS, BEYOND_FEW, MultiplexedTransport
 from baton.wire.transport import (
     CANCEL,
     COUNT_TOKENS,

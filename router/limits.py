@@ -6,8 +6,6 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from router.errors import Described, Reason, ValidationError
-from router.request import RawRequest, prompt_bytes, prompt_field
 from runtime.settings import check_least
 
 MAX_WAITING_BYTES = 64 << 20
@@ -69,33 +67,6 @@ class Limits:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.so_reuseport", int(shares_port)),
         )
-
-    def check_bytes(self, raw: RawRequest) -> None:
-        """Check a prompt before it is tokenised. Raises `ValidationError`, which does not show the prompt."""
-        num_bytes = prompt_bytes(raw)
-        if num_bytes > self.max_prompt_bytes:
-            raise ValidationError(
-                prompt_field(raw),
-                Described(f"{num_bytes} bytes"),
-                f"up to {self.max_prompt_bytes} bytes",
-                Reason.PROMPT_TOO_LONG,
-                limit=self.max_prompt_bytes,
-            )
-
-    def most_tokens(self, max_context_tokens: int) -> int:
-        """Return the most tokens of a prompt after which one more fits the context."""
-        return min(max_context_tokens - 1, self.max_prompt_tokens or max_context_tokens)
-
-    def check_tokens(self, field: str, num_tokens: int) -> None:
-        """Check the length of a prompt in tokens. Raises `ValidationError` naming the field."""
-        if self.max_prompt_tokens and num_tokens > self.max_prompt_tokens:
-            raise ValidationError(
-                field,
-                Described(f"{num_tokens} tokens"),
-                f"up to {self.max_prompt_tokens} tokens",
-                Reason.PROMPT_TOO_LONG,
-                limit=self.max_prompt_tokens,
-            )
 
 
 _MEANINGS = {

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,6 @@ from baton.errors import BatonError, Internal, NotAllowed, Unavailable, Unsuppor
 from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.v1 import errors_pb2, inference_pb2
 from baton.wire.rows import Heard, event_of, parts_of
-from baton.wire.sharing import ALWAYS, Sharing
 from baton.wire.status import from_rpc_error, from_status
 from baton.wire.transport import (
     GENERATE,
@@ -51,6 +50,36 @@ MAX_UNREAD_TOKENS = 8192
 """Beyond this many unread tokens a generation leaves the call, as a router ends a call that is not read."""
 _BUSY = errors_pb2.ErrorReason.Name(errors_pb2.ROUTER_BUSY)
 """The router accepts no more generations on a call; one with a call of its own may be accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """When generations share calls, and how many share one."""
+
+    num_alone: int
+    """So many at once have calls of their own before one shares a call."""
+    most: int
+    """With this many on each open shared call, the next generation opens another one."""
+
+    def place(self, num_alone: int, loads: Sequence[int]) -> int | None:
+        """Return the shared call that a generation goes to, as its place in `loads`; None for one of its own.
+
+        `num_alone` is how many have calls of their own now, and `loads` how many are on each shared call that
+        takes new ones. A place behind the last one, `len(loads)`, is a call to be opened. Among calls with
+        room the one with the fewest is chosen: a proxy may have spread them over routers.
+        """
+        if num_alone < self.num_alone:
+            return None
+        place = min(range(len(loads)), key=loads.__getitem__, default=0)
+        return place if place < len(loads) and loads[place] < self.most else len(loads)
+
+
+ALWAYS = Sharing(num_alone=0, most=256)
+"""For a program that always has many generations, such as a gateway. Routers accept more on each call."""
+BEYOND_FEW = Sharing(num_alone=8, most=64)
+"""Few streams are as if no calls were shared, and a proxy that spreads calls over routers spreads them. So it
+does with the shared calls that many streams need.
+"""
 
 
 class MultiplexedTransport(GrpcTransport):

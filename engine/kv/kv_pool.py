@@ -93,6 +93,11 @@ class KVHeads(Protocol):
 
     def scales(self, index: int) -> Tensor | None: ...
 
+    @property
+    def all_layers(self) -> tuple[Tensor, Tensor | None]:
+        """The numbers and the scales of all layers, with layers as the second dimension."""
+        ...
+
 
 class KVPool:
     """`num_blocks` blocks of `layout` on `device`, zeroed.
@@ -128,6 +133,7 @@ class KVPool:
         else:
             self.tensor = torch.zeros((num_blocks, *shape), dtype=dtype, device=self.device)
         self._layers = [self._layer(index) for index in range(layout.num_layers)]
+        self.all_layers = _all_layers(self)
 
     def layer(self, index: int) -> Tensor:
         """Return a layer's numbers as stored, [num_blocks, 2, block_size, num_kv_heads, head_dim]."""
@@ -190,6 +196,7 @@ class PoolPart:
         self.tensor = pool.tensor
         if whole.stored is None:
             self.tensor = pool.tensor[:, self._layers, :, :, self._heads]
+        self.all_layers = _all_layers(self)
 
     def layer(self, index: int) -> Tensor:
         """Return a layer's numbers of these heads, as `KVPool.layer` does."""
@@ -201,8 +208,7 @@ class PoolPart:
         return None if scales is None else scales[:, :, self._heads]
 
 
-def all_layers(pool: KVHeads) -> tuple[Tensor, Tensor | None]:
-    """Return the numbers and the scales of all layers, with layers as the second dimension."""
+def _all_layers(pool: KVPool | PoolPart) -> tuple[Tensor, Tensor | None]:
     num_layers = pool.layout.num_layers
     if pool.layout.stored is None:
         return pool.tensor, None

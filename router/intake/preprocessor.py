@@ -19,6 +19,7 @@ from router.intake.helpers.tokenizer_pool import BYTES_PER_TOKEN, TokenizerPool
 from router.intake.helpers.tokenizer_process import EncodedPrompt, PromptTooLong
 from router.intake.model_facts import ModelFacts
 from router.intake.prefix_lookup import prefix_hits
+from router.intake.sizes import check_prompt_bytes, check_token_count
 from router.intake.validation import (
     DEFAULT_MAX_TOKENS,
     check_bans,
@@ -84,7 +85,8 @@ class Preprocessor:
         check_output_format(raw, facts.formats)
         if can_refuse:
             await self._refuse_late(raw, sampling, slo)
-        prompt = await self._encode(raw, self._limits.most_tokens(facts.max_context_tokens))
+        most_tokens = facts.max_context_tokens - 1  # one more fits the context
+        prompt = await self._encode(raw, min(most_tokens, self._limits.max_prompt_tokens or most_tokens))
         token_ids = tuple(prompt.token_ids)
         stop = checked_stop(raw, token_ids, facts, skips_special_tokens=not prompt.has_special_markers)
         if stop.stop_strings and not (prompt.has_special_markers and stop.skip_special_tokens):
@@ -181,7 +183,7 @@ class Preprocessor:
 
     async def _encode(self, raw: RawRequest, most_tokens: int) -> EncodedPrompt:
         """Encode a prompt of at most so many tokens; 0 for any number."""
-        self._limits.check_bytes(raw)
+        check_prompt_bytes(raw, self._limits.max_prompt_bytes)
         most_bytes = None
         if most_tokens and raw.truncate_prompt_tokens is None and self._pool.longest_token is not None:
             most_bytes = most_tokens * self._pool.longest_token
@@ -199,7 +201,7 @@ class Preprocessor:
             ) from None
         if raw.truncate_prompt_tokens is not None:
             prompt = replace(prompt, token_ids=prompt.token_ids[-raw.truncate_prompt_tokens :])
-        self._limits.check_tokens(prompt_field(raw), len(prompt.token_ids))
+        check_token_count(prompt_field(raw), len(prompt.token_ids), self._limits.max_prompt_tokens)
         return prompt
 
     async def detokenise(
@@ -207,7 +209,7 @@ class Preprocessor:
     ) -> str:
         """Return the text of token ids; raises `ValidationError` for more than a prompt may have."""
         check_token_ids(token_ids, self._facts)
-        self._limits.check_tokens("token_ids", len(token_ids))
+        check_token_count("token_ids", len(token_ids), self._limits.max_prompt_tokens)
         return await self._pool.decode(
             list(token_ids), skip_special_tokens=skip_special_tokens, tenant=tenant
         )

@@ -1,15 +1,17 @@
-"""Check the lengths of a request's lists before it is converted, so that long ones cost nothing."""
+"""Check the lengths of lists and prompts before they are converted: long ones cost nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
+from typing import NoReturn
 
 from google.protobuf import struct_pb2
 
 from baton.v1 import generation_pb2, inference_pb2
-from router.errors import Described, ValidationError
+from router.errors import Described, Reason, ValidationError
 from router.intake.model_facts import ModelFacts
 from router.intake.validation import MAX_N, check_prompt_tokens
+from router.request import RawRequest, prompt_bytes, prompt_field
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
@@ -43,6 +45,24 @@ def check_sizes(
     for place, tokens in enumerate(received):
         field = f"received[{place}].token_ids"
         _check_count(field, tokens.token_ids, facts.max_context_tokens - 1, "tokens")
+
+
+def check_prompt_bytes(raw: RawRequest, most_bytes: int) -> None:
+    """Check a prompt before it is tokenised. Raises `ValidationError`, which does not show the prompt."""
+    num_bytes = prompt_bytes(raw)
+    if num_bytes > most_bytes:
+        _refuse_prompt(prompt_field(raw), num_bytes, most_bytes, "bytes")
+
+
+def check_token_count(field: str, num_tokens: int, most_tokens: int) -> None:
+    """Check the length of a prompt in tokens; 0 accepts any. Raises `ValidationError` naming the field."""
+    if most_tokens and num_tokens > most_tokens:
+        _refuse_prompt(field, num_tokens, most_tokens, "tokens")
+
+
+def _refuse_prompt(field: str, found: int, most: int, unit: str) -> NoReturn:
+    accepted = f"up to {most} {unit}"
+    raise ValidationError(field, Described(f"{found} {unit}"), accepted, Reason.PROMPT_TOO_LONG, limit=most)
 
 
 def _check_ban_sizes(sampling: generation_pb2.SamplingParams) -> None:

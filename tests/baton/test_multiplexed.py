@@ -14,8 +14,7 @@ from baton.types import ChoiceFinished, Event, Tokens
 from baton.types.deltas import Delta
 from baton.v1 import inference_pb2
 from baton.wire import many
-from baton.wire.many import MultiplexedTransport
-from baton.wire.sharing import BEYOND_FEW, Sharing
+from baton.wire.many import BEYOND_FEW, MultiplexedTransport, Sharing
 from baton.wire.transport import GENERATE, RESUME, Response
 from tests.baton.scripted_service import (
     HANG,

@@ -12,7 +12,7 @@ import pytest
 
 from baton import AsyncClient, Sampling, Stop, Timeout, Tokens
 from baton.fleet import FleetSpec
-from baton.wire.sharing import BEYOND_FEW
+from baton.wire.many import BEYOND_FEW
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import TRIES
 from tests.fleets import DEMO_MODEL

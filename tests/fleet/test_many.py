@@ -14,7 +14,7 @@ import pytest
 from baton import AsyncClient, Sampling, Stop, Tokens
 from baton.fleet import FleetSpec
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
-from baton.wire.sharing import BEYOND_FEW
+from baton.wire.many import BEYOND_FEW
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import TRIES, assert_all_is_freed, exact
 from tests.fleets import DEMO_MODEL

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface
 
-from engine.kv.kv_pool import KVHeads, all_layers
+from engine.kv.kv_pool import KVHeads
 from engine.kv.rows import KVRows, rows_at
 from engine.model.attention.step_batch import StepBatch
 from kernels.chunked_prefill import chunked_prefill
@@ -147,7 +147,7 @@ class RotatingStep(ABC):
             self._order.enter(layer)
         batch = self._batch
         return Paged(
-            *all_layers(self._pool),
+            *self._pool.all_layers,
             batch.slot_mapping,
             batch.block_tables,
             batch.context_lens,

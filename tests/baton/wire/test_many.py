@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.wire.sharing import ALWAYS, BEYOND_FEW, Sharing
+from baton.wire.many import ALWAYS, BEYOND_FEW, Sharing
 
 
 @pytest.mark.parametrize(
