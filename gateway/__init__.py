@@ -1,9 +1,9 @@
-"""The HTTP APIs of a fleet: a process beside the routers, and itself a gRPC client of any of them.
+"""The HTTP APIs of fleets: a process beside the routers, and itself a gRPC client of any of them.
 
 In reading order:
 
 - `__main__`, `config`: flags, TLS, start and drain; `app`: the routes.
-- `serving`: what all APIs share, from connections and bodies to the fleet's client and errors.
+- `serving`: what all APIs share, from connections and bodies to the fleets' clients and errors.
 - `openai`: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/tokenize` and `/detokenize`.
 - `responses`: `/v1/responses`, and those that are stored.
 - `anthropic`: `/v1/messages` and `/v1/messages/count_tokens`.

@@ -35,7 +35,8 @@ from gateway.batches.executor import Executor
 from gateway.config import GatewayConfig, parse_config
 from gateway.serving.connection import LEAVE_S, Connection, Pool
 from gateway.serving.door import Door, Keys, crossing
-from gateway.serving.fleet import FleetClient
+from gateway.serving.errors import NameTwice
+from gateway.serving.fleet import Fleets
 from gateway.serving.metrics import GatewayMetrics
 from gateway.serving.request_log import Requests
 from gateway.serving.shares import Shares
@@ -70,26 +71,25 @@ async def serve(config: GatewayConfig) -> None:
     standstills = measure_loop(metrics.registry)
     try:
         async with (
-            FleetClient(
-                config.routers, config.credentials, config.connect_s, config.served_model_names
-            ) as fleet,
+            Fleets(config.fleets, config.credentials, config.connect_s) as fleets,
             open_durable(config.redis, config.redis_access) as redis,
         ):
             if redis is not None:
                 await refuse_evicting(redis)
+            await fleets.check_names()
             batch_api = None if redis is None else BatchApi.open(redis, config.file_limits)
             app = make_app(
-                fleet,
+                fleets,
                 config.max_body_bytes,
                 redis,
                 batch_api,
                 config.response_limits,
                 has_page=config.has_page,
             )
-            async with running_batches(app, batch_api, config.batch_lines):
+            async with running_batches(app, fleets, batch_api, config.batch_lines):
                 ending = asyncio.get_running_loop().create_future()
                 counted = Requests(
-                    _behind_door(config, app, fleet), metrics, ending, strict_fields=config.strict_fields
+                    _behind_door(config, app, fleets), metrics, ending, strict_fields=config.strict_fields
                 )
                 server = _Server(
                     _settings(config, counted), listener, metrics_server.address, ending, config.drain_s
@@ -115,12 +115,15 @@ async def refuse_evicting(redis: DurableRedis) -> None:
 
 
 @asynccontextmanager
-async def running_batches(app: FastAPI, api: BatchApi | None, max_lines: int) -> AsyncIterator[None]:
+async def running_batches(
+    app: FastAPI, fleets: Fleets, api: BatchApi | None, max_lines: int
+) -> AsyncIterator[None]:
     """Run batches beside the server, where the gateway has Redis."""
     if api is None:
         yield
         return
-    running = asyncio.create_task(Executor(app, api.batches, api.files, max_lines, api.wake).run())
+    executor = Executor(app, fleets.fleet_of, api.batches, api.files, max_lines, api.wake)
+    running = asyncio.create_task(executor.run())
     try:
         yield
     finally:
@@ -186,10 +189,10 @@ class _Server(uvicorn.Server):
         report(f"READY gateway address={self._address} metrics={self._metrics_address}")
 
 
-def _behind_door(config: GatewayConfig, app: FastAPI, fleet: FleetClient) -> ASGIApp:
+def _behind_door(config: GatewayConfig, app: FastAPI, fleets: Fleets) -> ASGIApp:
     """Return what serves HTTP callers. Batches call the application itself."""
     bodies = Shares(config.max_bodies_bytes)
-    door = Door(app, config.rules, Keys(fleet), bodies, config.max_body_bytes, respond_to)
+    door = Door(app, config.rules, Keys(fleets), bodies, config.max_body_bytes, respond_to)
     return crossing(door, config.allowed_origins)
 
 
@@ -237,7 +240,7 @@ def main() -> int:
         config = parse_config(sys.argv[1:])
         configure_logging(config.log_level, config.log_format, gateway=config.listen)
         uvloop.run(serve(config))
-    except (ValueError, ssl.SSLError, OSError) as error:
+    except (NameTwice, ValueError, ssl.SSLError, OSError) as error:
         say_why(error)
         return EXIT_CONFIG
     except StoreEvicts as error:

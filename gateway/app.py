@@ -34,7 +34,7 @@ from gateway.serving.errors import (
     problem_of,
     unavailable,
 )
-from gateway.serving.fleet import FleetClient, served_by
+from gateway.serving.fleet import ASK_S, FleetClient, Fleets
 from gateway.serving.request_log import CLIENT_CLOSED_REQUEST, problem_to_tell
 from runtime.state.durable import DurableRedis
 from runtime.state.errors import StoreUnavailable
@@ -45,7 +45,7 @@ HEALTH_CONNECT_S = 1.0
 
 
 def make_app(
-    fleet: FleetClient,
+    fleets: Fleets,
     max_body_bytes: int,
     redis: DurableRedis | None,
     batch_api: batches.BatchApi | None,
@@ -53,9 +53,9 @@ def make_app(
     *,
     has_page: bool,
 ) -> FastAPI:
-    """Return the application, which refuses what Redis would keep without it. The caller closes `fleet`.
+    """Return the application, which refuses what Redis would keep without it. The caller closes `fleets`.
 
-    `has_page`: people with a browser may try the fleet, and look at it.
+    `has_page`: people with a browser may try the fleets, and look at them.
     """
     handlers: dict[Any, Any] = {
         ApiError: _on_error,
@@ -68,18 +68,16 @@ def make_app(
     }
     app = FastAPI(title="Baton", openapi_url=None, exception_handlers=handlers)
     for api in (openai, anthropic):
-        app.include_router(api.routes(fleet, max_body_bytes))
-    app.include_router(batches.routes(fleet, max_body_bytes, batch_api))
+        app.include_router(api.routes(fleets, max_body_bytes))
+    app.include_router(batches.routes(fleets, max_body_bytes, batch_api))
     store = None if redis is None else ResponseStore(redis, limits)
-    app.include_router(responses.routes(fleet, max_body_bytes, store))
+    app.include_router(responses.routes(fleets, max_body_bytes, store))
 
     @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, Any]:
-        """Return the model if any router serves, unless callers must show a key; 503 if none does."""
+        """Return a model if any router serves, unless callers must show a key; 503 if none does."""
         try:
-            return {"status": "ok", "model": (await fleet.sdk.models(connect_s=HEALTH_CONNECT_S))[0].name}
-        except NotAllowed:  # a router serves; probes have no key
-            return {"status": "ok"}
+            return await fleets.first(_health_of)
         except Unavailable as error:
             structlog.get_logger().warning("no_router_serves", reason=str(error))
             raise unavailable(f"no router of the fleet serves: {error}") from error
@@ -89,24 +87,31 @@ def make_app(
         return {"version": VERSION}
 
     if has_page:
-        app.include_router(page.routes(fleet))
+        app.include_router(page.routes(fleets))
     else:
-        _add_about(app, fleet)
+        _add_about(app, fleets)
 
     return app
 
 
-def _add_about(app: FastAPI, fleet: FleetClient) -> None:
+async def _health_of(fleet: FleetClient) -> dict[str, Any]:
+    try:
+        return {"status": "ok", "model": (await fleet.sdk.models(connect_s=HEALTH_CONNECT_S))[0].name}
+    except NotAllowed:  # a router serves; probes have no key
+        return {"status": "ok"}
+
+
+def _add_about(app: FastAPI, fleets: Fleets) -> None:
     @app.api_route("/", methods=["GET", "HEAD"])
     async def about_fleet() -> Response:
         """Return a page for people, without the models where their names need a key."""
         try:
-            facts = await fleet.sdk.models(connect_s=HEALTH_CONNECT_S)
+            served = await fleets.told_models(ASK_S)
         except NotAllowed:
             return about(VERSION, (), "Its calls need a key.")
         except BatonError:
             return about(VERSION, (), "No router of it responds.")
-        return about(VERSION, served_by(facts[0]), "")
+        return about(VERSION, served, "")
 
 
 def _respond(path: str, problem: Problem) -> Response:

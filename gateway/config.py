@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 
 from baton.security.credentials import Credentials
@@ -20,7 +21,6 @@ from runtime.state.access import RedisAccess
 
 DEFAULT_MAX_BODY_BYTES = 4 << 20
 """The limit of a router's message too."""
-MAX_MODEL_NAME = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,8 @@ class GatewayConfig:
     """Validated settings; raises `ValueError` naming the flag, its value and what it accepts."""
 
     listen: str
-    routers: tuple[str, ...]
-    served_model_names: tuple[str, ...]
-    """Names of the fleet's model beside its own."""
+    fleets: tuple[tuple[str, ...], ...]
+    """The routers of each fleet."""
     credentials: CallerCredentials
     https_cert: Path | None
     https_key: Path | None
@@ -61,7 +60,6 @@ class GatewayConfig:
     def __post_init__(self) -> None:
         cert, key = self.https_cert, self.https_key
         check_listening(self.listen, "https", cert, key, insecure=self.insecure_listen)
-        check_routers(self.routers, self.served_model_names)
         check_port("--metrics-port", self.metrics_port)
         check_least(self, 1, "max_body_bytes", "batch_lines", "max_idle_connections")
         check_least(self, 2, "max_connections")
@@ -136,8 +134,7 @@ def parse_config(argv: Sequence[str]) -> GatewayConfig:
     hosts, origins = (tuple(given.pop(name) or ()) for name in ("allow_host", "allow_origin"))
     return GatewayConfig(
         credentials=CallerCredentials(*map(given.pop, ("ca", "cert", "key", "api_key_file"))),
-        routers=tuple(given.pop("router") or ("127.0.0.1:50051",)),
-        served_model_names=tuple(given.pop("served_model_name")),
+        fleets=fleets_of(given.pop("router"), given.pop("fleet")),
         allowed_hosts=hosts,
         allowed_origins=origins,
         file_limits=StoreLimits(**{field.name: given.pop(field.name) for field in fields(StoreLimits)}),
@@ -148,14 +145,13 @@ def parse_config(argv: Sequence[str]) -> GatewayConfig:
     )
 
 
-def check_routers(routers: Sequence[str], model_names: Sequence[str]) -> None:
-    """Raise `ValueError` for an address that is none, or a name of the model that no request could give."""
-    for router in routers:
-        check_address("--router", router)
-    for name in model_names:
-        if not 0 < len(name) <= MAX_MODEL_NAME or not name.isprintable() or name.strip() != name:
-            accepted = f"1 to {MAX_MODEL_NAME} printable characters without space around them"
-            raise ValueError(f"--served-model-name is {name!r}; accepted: {accepted}")
+def fleets_of(routers: Sequence[str], further: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the routers of each fleet that flags name. Raises `ValueError` for what is no address."""
+    own = routers if routers or further else ("127.0.0.1:50051",)
+    fleets = tuple(tuple(each) for each in (own, *(text.split(",") for text in further)) if each)
+    for router in chain.from_iterable(fleets):
+        check_address("--router" if router in routers else "--fleet", router)
+    return fleets
 
 
 def check_listening(listen: str, tls: str, cert: Path | None, key: Path | None, *, insecure: bool) -> None:
@@ -177,13 +173,19 @@ def add_common_flags(parser: argparse.ArgumentParser, listen: str, listens: str,
     """Add the flags that gateways and pickers share; `listens` and `insecure` are for their help."""
     add = parser.add_argument
     add("--listen", default=listen, metavar="HOST:PORT", help=f"where {listens}; 0: any free")
-    add("--router", action="append", metavar="HOST:PORT", help="a router; may be repeated (127.0.0.1:50051)")
     add(
-        "--served-model-name",
+        "--router",
         action="append",
         default=[],
-        metavar="NAME",
-        help="another name that requests may give the model, beside its own; may be repeated (none)",
+        metavar="HOST:PORT",
+        help="a router of the fleet; may be repeated (127.0.0.1:50051, without --fleet)",
+    )
+    add(
+        "--fleet",
+        action="append",
+        default=[],
+        metavar="HOST:PORT,...",
+        help="the routers of a further fleet, which serves another model; may be repeated (none)",
     )
     add("--ca", type=Path, metavar="FILE", help="the fleet's CA; turns on TLS to the routers")
     add("--cert", type=Path, metavar="FILE", help="a gateway's certificate, for routers that require one")

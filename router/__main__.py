@@ -272,8 +272,12 @@ def _run_one(config: RouterConfig) -> int:
 
 def _facts(config: RouterConfig) -> ModelFacts:
     facts = read_model_facts(config.service.model)
-    formats = config.formats(facts.formats)
-    facts = dataclasses.replace(facts, name=config.service.model_name, formats=formats)
+    facts = dataclasses.replace(
+        facts,
+        name=config.service.model_name,
+        more_names=config.served_model_names,
+        formats=config.formats(facts.formats),
+    )
     if config.generation_config == "none":
         facts = dataclasses.replace(facts, sampling_defaults={})
     if config.timed is None:

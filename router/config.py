@@ -32,6 +32,7 @@ from scheduling.policies.policy import Policy
 NO_FORMAT = "none"
 WITHOUT_REDIS = ("refuse", "local")
 GENERATION_CONFIGS = ("model", "none")
+MAX_MODEL_NAME = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,10 @@ class RouterConfig:
     reasoning_format: str | None
     """How the model writes reasoning; None: as its chat template shows."""
     special_tokens_in_content: InContent
-    generation_config: str
     """Meaning of control tokens that callers write into chats."""
+    generation_config: str
+    served_model_names: tuple[str, ...]
+    """Names of the model beside its own."""
     weights: TenantWeights
     without_redis: str
     queue_capacity: int
@@ -75,6 +78,10 @@ class RouterConfig:
             raise ValueError(f"--record is {str(self.record)!r}; accepted: a file in a directory that exists")
         if self.client_ca is not None and self.service.security.tls is None:
             raise ValueError("--client-ca is set; accepted: with --tls-ca, --tls-cert and --tls-key")
+        for name in self.served_model_names:
+            if not 0 < len(name) <= MAX_MODEL_NAME or not name.isprintable() or name.strip() != name:
+                accepted = f"1 to {MAX_MODEL_NAME} printable characters without space around them"
+                raise ValueError(f"--served-model-name is {name!r}; accepted: {accepted}")
 
     def formats(self, found: ChatFormats) -> ChatFormats:
         """Return how the model writes tool calls and reasoning: as flags say, or as it was found."""
@@ -97,6 +104,7 @@ def parse_config(argv: Sequence[str], number: int) -> RouterConfig:
         "placement": Placement(given["placement"] or policy.placement),
         "timed": None if given["timed"] is None else load_timed(given["timed"]),
         "special_tokens_in_content": InContent(given["special_tokens_in_content"]),
+        "served_model_names": tuple(given.pop("served_model_name")),
         "weights": parse_weights(given.pop("tenant_weights")),
     }
     return RouterConfig(**(given | named))
@@ -152,6 +160,13 @@ def flags(number: int) -> argparse.ArgumentParser:
         choices=GENERATION_CONFIGS,
         help="how tokens are drawn where a request does not say: as the model's generation_config.json does, "
         "or by the defaults of the protocol (model)",
+    )
+    add(
+        "--served-model-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name that requests may give the model, beside its own; may be repeated (none)",
     )
     add("--tenant-weights", default="", metavar="NAME=W,...", help="weights of tenants' shares (1 for each)")
     add(

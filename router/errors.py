@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Sequence
 
 from scheduling.admission.admission import Decision
 
@@ -106,12 +107,13 @@ class ValidationError(RouterError):
 
 
 class ModelNotFound(RouterError):
-    """The fleet serves one model, and it has another name."""
+    """The fleet serves one model, and it has other names."""
 
-    def __init__(self, model: str, served: str) -> None:
+    def __init__(self, model: str, names: Sequence[str]) -> None:
+        accepted = f"{', '.join(map(repr, names))}, which this fleet serves, or leave it empty"
         super().__init__(
             Reason.MODEL_NOT_FOUND,
-            f"model is {_short(model)}; accepted: {served!r}, which this fleet serves, or leave it empty",
+            f"model is {_short(model)}; accepted: {accepted}",
             fields=("model",),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -36,6 +37,14 @@ _FLEET: Flags = {
     "--run-dir": _path("the folder for logs and state (.baton/runs/<n>)"),
 }
 """For commands that start a fleet. Most flags have the names of fields of `FleetSpec`."""
+_MODELS: Flags = {
+    "--model": several(
+        "MODEL",
+        model_path,
+        f"{_FLEET['--model']['help']}; repeated, of a fleet for each model, with one gateway before all",
+        dest="models",
+    )
+}
 _UP: Flags = {
     "--prefill": _number("prefill workers (1)"),
     "--decode": _number("decode workers (1)"),
@@ -49,7 +58,7 @@ _UP: Flags = {
     "--served-model-name": several(
         "NAME",
         str,
-        "another name that HTTP callers may give the model, beside its own; repeatable (none)",
+        "another name that requests may give the model, beside its own; repeatable (none)",
         dest="served_model_names",
     ),
     "--strict-fields": switch(
@@ -135,6 +144,8 @@ _UP: Flags = {
     "--secure": switch("use TLS, certificates, an API key and a Redis password"),
     "--no-restart": switch("do not restart what dies; the fleet ends with its last router or decode worker"),
 }
+_OF_ONE_FLEET = ("redis_url", "served_model_names", "lora", "lora_dir", "draft_model")
+"""Fields of `FleetSpec` that several fleets cannot share."""
 _CERTS: Flags = {
     "folder": flag("DIR", Path, "the folder to write; a CA that is there is kept"),
     "--host": several("NAME", str, "where a router or Redis is reached; repeatable"),
@@ -224,7 +235,7 @@ class _Command(NamedTuple):
 
 
 _COMMANDS = {
-    "up": _Command("start a fleet on this machine; Ctrl-C stops it", {**_UP, **_FLEET}),
+    "up": _Command("start a fleet on this machine; Ctrl-C stops it", {**_UP, **_FLEET, **_MODELS}),
     "restart": _Command("replace a running fleet's services one after another", _RUN_DIR),
     "generate": _Command("continue a prompt, streaming to stdout", _GENERATE, _CALLS, is_request=True),
     "quote": _Command(
@@ -281,11 +292,38 @@ def credentials_of(args: argparse.Namespace) -> Credentials:
     return Credentials(args.ca, args.cert, args.key, args.api_key_file)
 
 
-def spec_of(args: argparse.Namespace) -> FleetSpec:
+def specs_of(args: argparse.Namespace) -> list[FleetSpec]:
+    """Return a fleet for each model of `baton up`; the first one has the gateway.
+
+    Raises `ValueError` for what only one fleet can have.
+    """
+    if len(args.models) < 2:
+        return [spec_of(args, *args.models)]
+    for name in _OF_ONE_FLEET:
+        if getattr(args, name):
+            raise ValueError(f"{name} is set with {len(args.models)} models: it must be left out")
+    return [_one_of_several(args, place, model) for place, model in enumerate(args.models)]
+
+
+def _one_of_several(args: argparse.Namespace, place: int, model: Path) -> FleetSpec:
+    """Return one of several fleets, with ports, folders and a share of the machine of its own."""
+    spec, number = spec_of(args, model), len(args.models)
+    share = ("--workers-per-host", str(number * spec.num_workers))
+    return dataclasses.replace(
+        spec,
+        gateways=0 if place else spec.gateways,
+        router_port=spec.router_port and spec.router_port + place * spec.routers,
+        run_dir=spec.run_dir and spec.run_dir / str(number - place),  # the first one starts last
+        kv_disk=spec.kv_disk and spec.kv_disk / model.name,
+        extra_args={"prefill": share, "decode": share},
+    )
+
+
+def spec_of(args: argparse.Namespace, model: Path | None = None) -> FleetSpec:
     """Return the fleet that the arguments describe. Raises `ValueError` for a model folder that is none."""
     fields = names_of(FleetSpec)
     described = {name: value for name, value in vars(args).items() if name in fields and value is not None}
-    described["model"] = model = args.model or find_checkout() / "demo_model"
+    described["model"] = model = model or find_checkout() / "demo_model"
     if hub_name(model) is None and not is_model(model):
         raise ValueError(f"--model is {model}: it must be {ACCEPTED}")
     # The secrets are kept from run to run, so that clients' files stay valid.

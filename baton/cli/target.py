@@ -51,6 +51,11 @@ def target_of(args: argparse.Namespace) -> Target:
 
     Raises `NoFleetRunning` if there is none in the folder that `--run-dir` names.
     """
+    return targets_of(args, only_newest=True)[0]
+
+
+def targets_of(args: argparse.Namespace, *, only_newest: bool = False) -> list[Target]:
+    """Return all fleets that `target_of` chooses from, newest first."""
     addresses = [args.address] if isinstance(args.address, str) else args.address
     named = credentials_of(args)
     if addresses or named != UNENCRYPTED:
@@ -58,11 +63,13 @@ def target_of(args: argparse.Namespace) -> Target:
             raise ValueError(
                 "--run-dir finds a fleet's address and credentials; leave it out, or the flags that name them"
             )
-        return Target(tuple(addresses), named) if addresses else _default(named)
-    if args.run_dir is not None:
-        return choose(found_in(args.run_dir))
-    fleets = _of_the_checkout()
-    return choose(fleets) if fleets else _default(UNENCRYPTED)
+        return [Target(tuple(addresses), named) if addresses else _default(named)]
+    fleets = _of_the_checkout() if args.run_dir is None else found_in(args.run_dir)
+    if not fleets:
+        return [_default(UNENCRYPTED)]
+    if only_newest or len(fleets) == 1:
+        return [choose(fleets)]
+    return [Target(fleet.addresses, fleet.credentials, fleet.gateways) for fleet in fleets]
 
 
 def _default(credentials: Credentials) -> Target:

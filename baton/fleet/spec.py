@@ -47,6 +47,7 @@ class FleetSpec:
 
     model, draft_model      a folder, a GGUF file, or a model of the hub, which is fetched first
     router_port, http_port  the first router's and the first gateway's; 0 takes free ones
+    further_fleets          the routers of other fleets, which the gateways serve too
     redis_url               without it, a private server is started
     lora                    adapters, each as NAME=PATH
     secure                  a folder for certificates and keys, which are made if missing; it turns on TLS
@@ -66,6 +67,7 @@ class FleetSpec:
     routers: int = 1
     router_processes: int = 1
     gateways: int = 0
+    further_fleets: Sequence[Sequence[str]] = ()
     redis_url: str | None = None
     router_port: int = 0
     http_port: int = 0
@@ -237,7 +239,7 @@ def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[s
     named = _flags(
         redis=around.gateway_redis_url,
         router=[address for address in routers for _ in range(spec.router_processes)],
-        served_model_name=spec.served_model_names,
+        fleet=[",".join(addresses) for addresses in spec.further_fleets],
         strict_fields=spec.strict_fields,
     )
     return [
@@ -251,6 +253,7 @@ def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> Pro
         router_id=name,
         listen=_listen(spec.router_port, index),
         processes=_if_several(spec.router_processes),
+        served_model_name=spec.served_model_names,
         **{each: getattr(spec, each) for each in _OF_ROUTERS},
     )
     return _service(spec, around, "router", name, own)

@@ -385,3 +385,5 @@ class Model:
     """The names of the LoRA adapters that workers have."""
     default_sampling: Sampling = field(default_factory=Sampling)
     """The sampling of requests that do not state it; a field that is None has the protocol's default."""
+    more_names: tuple[str, ...] = ()
+    """Further names that requests may give the model."""

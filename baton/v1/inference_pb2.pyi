@@ -613,7 +613,7 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "architecture", "max_context_tokens", "vocab_size", "has_chat_template", "fingerprint", "model_type", "tool_format", "reasoning_format", "adapters", "default_sampling")
+    __slots__ = ("name", "architecture", "max_context_tokens", "vocab_size", "has_chat_template", "fingerprint", "model_type", "tool_format", "reasoning_format", "adapters", "default_sampling", "more_names")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -625,6 +625,7 @@ class Model(_message.Message):
     REASONING_FORMAT_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    MORE_NAMES_FIELD_NUMBER: _ClassVar[int]
     name: str
     architecture: str
     max_context_tokens: int
@@ -636,4 +637,5 @@ class Model(_message.Message):
     reasoning_format: str
     adapters: _containers.RepeatedScalarFieldContainer[str]
     default_sampling: _generation_pb2.SamplingParams
-    def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., has_chat_template: bool = ..., fingerprint: _Optional[str] = ..., model_type: _Optional[str] = ..., tool_format: _Optional[str] = ..., reasoning_format: _Optional[str] = ..., adapters: _Optional[_Iterable[str]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ...) -> None: ...
+    more_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., has_chat_template: bool = ..., fingerprint: _Optional[str] = ..., model_type: _Optional[str] = ..., tool_format: _Optional[str] = ..., reasoning_format: _Optional[str] = ..., adapters: _Optional[_Iterable[str]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., more_names: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -21,7 +21,7 @@ from gateway.batches.upload import checked_expiry, received_form, store_upload
 from gateway.openai.shapes import Order, check_limit, list_json
 from gateway.serving.bodies import read_body
 from gateway.serving.errors import ApiError, Problem, invalid, needs_redis
-from gateway.serving.fleet import FleetClient
+from gateway.serving.fleet import Fleets
 from gateway.serving.shares import Room, Shares
 from gateway.serving.slo import Strict
 from gateway.serving.streaming import unless_gone
@@ -67,7 +67,7 @@ class BatchApi:
         return cls(FileStore(redis, limits), BatchStore(redis, limits), spool, asyncio.Event())
 
 
-def routes(fleet: FleetClient, max_body_bytes: int, found: BatchApi | None) -> APIRouter:
+def routes(fleets: Fleets, max_body_bytes: int, found: BatchApi | None) -> APIRouter:
     """Return the routes, which raise `ApiError`, `BatonError` and `StoreUnavailable`."""
     router = APIRouter()
 
@@ -76,18 +76,17 @@ def routes(fleet: FleetClient, max_body_bytes: int, found: BatchApi | None) -> A
             raise needs_redis("files and batches")
         return found
 
-    _add_files(router, fleet, max_body_bytes, api)
-    _add_batches(router, fleet, max_body_bytes, api)
+    _add_files(router, fleets, max_body_bytes, api)
+    _add_batches(router, fleets, max_body_bytes, api)
     return router
 
 
-def _add_files(
-    router: APIRouter, fleet: FleetClient, max_body_bytes: int, api: Callable[[], BatchApi]
-) -> None:
+def _add_files(router: APIRouter, fleets: Fleets, max_body_bytes: int, api: Callable[[], BatchApi]) -> None:
     @router.post("/v1/files")
     async def upload(request: Request) -> dict[str, Any]:
-        files, tenant = api().files, await fleet.sdk.proven_tenant()
-        checker = LineChecker((await fleet.told_model()).facts, max_body_bytes, fleet.more_names)
+        files, tenant = api().files, await fleets.proven_tenant()
+        await fleets.ask()
+        checker = LineChecker(lambda name: fleets.known_model(name).facts, max_body_bytes)
         max_bytes = await files.room(tenant) + FORM_BYTES
         async with received_form(request, max_bytes, Room(api().spool, tenant)) as form:
             stored = await unless_gone(request, store_upload(form, tenant, files, checker))
@@ -98,36 +97,34 @@ def _add_files(
         after: str = "", limit: int = 1000, order: Order = "desc", purpose: Purpose = ""
     ) -> dict[str, Any]:
         check_limit(limit, 10_000)
-        tenant = await fleet.sdk.proven_tenant()
+        tenant = await fleets.proven_tenant()
         return _page(*await api().files.page(tenant, purpose, after, limit, newest_first=order == "desc"))
 
     @router.get("/v1/files/{file_id}")
     async def one_file(file_id: str) -> dict[str, Any]:
-        return (await api().files.find(file_id, await fleet.sdk.proven_tenant())).to_json()
+        return (await api().files.find(file_id, await fleets.proven_tenant())).to_json()
 
     @router.get("/v1/files/{file_id}/content")
     async def content(file_id: str) -> Response:
-        file = await api().files.find(file_id, await fleet.sdk.proven_tenant())
+        file = await api().files.find(file_id, await fleets.proven_tenant())
         headers = {"content-length": str(file.bytes)}
         pieces = api().files.content(file_id)
         return StreamingResponse(pieces, headers=headers, media_type="application/jsonl")
 
     @router.delete("/v1/files/{file_id}")
     async def delete(file_id: str) -> dict[str, Any]:
-        tenant = await fleet.sdk.proven_tenant()
+        tenant = await fleets.proven_tenant()
         file = await api().files.find(file_id, tenant)
         await api().files.delete(file_id, tenant, file.purpose)
         return {"id": file_id, "object": "file", "deleted": True}
 
 
-def _add_batches(
-    router: APIRouter, fleet: FleetClient, max_body_bytes: int, api: Callable[[], BatchApi]
-) -> None:
+def _add_batches(router: APIRouter, fleets: Fleets, max_body_bytes: int, api: Callable[[], BatchApi]) -> None:
     @router.post("/v1/batches")
     async def create(request: Request) -> dict[str, Any]:
         body = await read_body(request, BatchBody, max_body_bytes)
-        tenant = await fleet.sdk.proven_tenant()
-        if tenant and not fleet.has_own_key:
+        tenant = await fleets.proven_tenant()
+        if tenant and not fleets.has_own_key:
             message = "batches run by the gateway's own key; this one was started without --api-key-file"
             raise ApiError(Problem(501, "api_error", message, code="unsupported"))
         file = await api().files.find(body.input_file_id, tenant, "input_file_id")
@@ -138,7 +135,8 @@ def _add_batches(
             asked = body.output_expires_after
             ttl_s = checked_expiry("output_expires_after", asked.anchor, asked.seconds)
         # The caller's own credential must allow the class in which the lines will run.
-        await fleet.sdk.quote("x", slo=Slo(slo_class=SloClass.BATCH))
+        for fleet in {(await fleets.model(name)).fleet for name in file.models}:
+            await fleet.sdk.quote("x", slo=Slo(slo_class=SloClass.BATCH))
         about = body.model_dump(include={"endpoint", "input_file_id", "completion_window", "metadata"})
         batch = await api().batches.create(tenant, file, about, window_s, ttl_s, problems)
         api().wake.set()
@@ -147,15 +145,15 @@ def _add_batches(
     @router.get("/v1/batches")
     async def list_batches(after: str = "", limit: int = 20) -> dict[str, Any]:
         check_limit(limit, 100)
-        return _page(*await api().batches.page(await fleet.sdk.proven_tenant(), after, limit))
+        return _page(*await api().batches.page(await fleets.proven_tenant(), after, limit))
 
     @router.get("/v1/batches/{batch_id}")
     async def one_batch(batch_id: str) -> dict[str, Any]:
-        return (await api().batches.find(batch_id, await fleet.sdk.proven_tenant())).to_json()
+        return (await api().batches.find(batch_id, await fleets.proven_tenant())).to_json()
 
     @router.post("/v1/batches/{batch_id}/cancel")
     async def cancel(batch_id: str) -> dict[str, Any]:
-        tenant = await fleet.sdk.proven_tenant()
+        tenant = await fleets.proven_tenant()
         batch = await api().batches.find(batch_id, tenant)
         if not await api().batches.cancel(batch_id):
             message = f"batch {batch_id!r} is {batch.status.value}; accepted: one that has not ended"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
@@ -45,15 +46,27 @@ class LeaseLost(Exception):
 
 
 class Executor:
-    """Runs batches of any tenant through the gateway's own application, until cancelled."""
+    """Runs batches of any tenant through the gateway's own application, until cancelled.
+
+    `fleet_of` returns what stands for the fleet of a model's name.
+    """
 
     def __init__(
-        self, app: ASGIApp, batches: BatchStore, files: FileStore, max_lines: int, wake: asyncio.Event
+        self,
+        app: ASGIApp,
+        fleet_of: Callable[[str], object],
+        batches: BatchStore,
+        files: FileStore,
+        max_lines: int,
+        wake: asyncio.Event,
     ) -> None:
         self._app = app
         self._batches = batches
         self._files = files
-        self._window = Window(max_lines)
+        self._fleet_of = fleet_of
+        self._max_lines = max_lines
+        self._windows = defaultdict[object, Window](lambda: Window(max_lines))
+        """By fleet: one that is away or full leaves the lines of others their room."""
         self._running: set[asyncio.Task[None]] = set()
         self._wake = wake
         """Set when a batch may have become free."""
@@ -162,7 +175,7 @@ class Executor:
 
     async def _all_lines(self, lease: Lease) -> None:
         # Bounds the lines in memory: those that wait to be sent again are not in the window.
-        begun = asyncio.Semaphore(self._window.size.most)
+        begun = asyncio.Semaphore(self._max_lines)
         try:
             async with asyncio.TaskGroup() as group:
                 async for line in self._lines(lease):
@@ -195,15 +208,16 @@ class Executor:
             return
         attempt = 0
         while True:
+            window = self._windows[self._fleet_of(line.body.get("model") or "")]
             outcome: Outcome | None = None
             request_id = line.request_id(lease.batch.id, attempt)
-            entered = await self._window.enter()
+            entered = await window.enter()
             try:
                 headers = {ID_HEADER: request_id, CLASS_HEADER: "batch", "content-type": "application/json"}
                 reply = await call(self._app, line.url, line.body, headers, lease.batch.tenant)
                 outcome = _outcome(reply)
             finally:
-                self._window.leave(entered, outcome)
+                window.leave(entered, outcome)
             if reply.status in _FAILED:
                 attempt += 1
             if reply.status not in _COME_BACK and not (reply.status in _FAILED and attempt < MAX_ATTEMPTS):

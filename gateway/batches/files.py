@@ -7,7 +7,7 @@ import json
 import secrets
 import time
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -40,7 +40,7 @@ class StoreLimits:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file. `urls` has the first line of each endpoint that its requests name."""
+    """A file. `urls` has the first line of each endpoint that its requests name, `models` their models."""
 
     id: str
     filename: str
@@ -50,6 +50,7 @@ class StoredFile:
     expires_at: int
     num_lines: int
     urls: Mapping[str, int]
+    models: Sequence[str]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -253,4 +254,5 @@ def _file_of(file_id: str, text: Mapping[str, str]) -> StoredFile:
         int(text["expires_at"]),
         int(text.get("lines", 0)),
         json.loads(text.get("urls", "{}")),
+        json.loads(text.get("models", '[""]')),
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from baton.errors import NotFound
 from baton.types import Model
 from baton.wire.fields import shown
 from gateway.openai.convert import chat_generation, completion_generations
@@ -19,7 +20,6 @@ from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
 from gateway.serving.bodies import explained, leave_out_unknown, lying_in, refuse_excess
 from gateway.serving.errors import ApiError, invalid
-from gateway.serving.fleet import accepted_names, served_by
 from gateway.serving.slo import Strict
 
 MAX_LINES = 50_000
@@ -68,16 +68,19 @@ URLS = tuple(_CHECKS)
 
 
 class LineChecker:
-    """Checks the lines of one file, in order, and counts them."""
+    """Checks the lines of one file, in order, and counts them.
 
-    def __init__(self, model: Model, max_line_bytes: int, more_names: Iterable[str] = ()) -> None:
-        self._model = model
-        self._served = served_by(model, more_names)
+    `find` returns the model of a name, or raises `NotFound`.
+    """
+
+    def __init__(self, find: Callable[[str], Model], max_line_bytes: int) -> None:
+        self._find = find
         self.max_line_bytes = max_line_bytes
         self._custom_ids: set[bytes] = set()
         self.num_lines = 0
         self.urls: dict[str, int] = {}
         """The first line of each endpoint."""
+        self.models: set[str] = set()
 
     def check(self, data: bytes) -> None:
         """Check the next line. Raises `ApiError` with the line's number, from 1, and the field's path."""
@@ -114,12 +117,14 @@ class LineChecker:
             raise invalid("body.stream", "body.stream is true; accepted: false, in a batch")
         if body.slo is not None:
             raise invalid("body.slo", "body.slo is set; accepted: unset, as batches run in the class batch")
-        if body.model and body.model not in self._served:
-            message = f"body.model is {shown(body.model)}; accepted: {accepted_names(self._served)}"
-            raise invalid("body.model", message, code="model_not_found")
+        try:
+            facts = self._find(body.model)
+        except NotFound as error:
+            raise invalid("body.model", f"body.{error}", code="model_not_found") from None
+        self.models.add(body.model)
         try:
             with lying_in("body"):
-                _CHECKS[url](body, self._model)
+                _CHECKS[url](body, facts)
         except ApiError as error:
             found = error.problem
             raise invalid(f"body.{found.param}", f"body.{found.message}", code=found.code) from None

@@ -104,7 +104,11 @@ async def store_upload(form: FormData, tenant: str, files: FileStore, checker: L
     await files.reserve(file_id, tenant, upload.size, fields)
     try:
         num_pieces = await _store_lines(upload.file, file_id, files, checker)
-        counted = {"lines": str(checker.num_lines), "urls": json.dumps(checker.urls)}
+        counted = {
+            "lines": str(checker.num_lines),
+            "urls": json.dumps(checker.urls),
+            "models": json.dumps(sorted(checker.models)),
+        }
         await files.publish(file_id, tenant, purpose, ttl_s, num_pieces, counted)
     except BaseException:
         with contextlib.suppress(StoreUnavailable):  # it expires soon

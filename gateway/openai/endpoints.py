@@ -18,7 +18,7 @@ from gateway.openai.schema import ChatBody, CompletionBody, DetokenizeBody, Toke
 from gateway.openai.shapes import ChatShape, Shape, TextShape
 from gateway.serving.bodies import converted, read_body
 from gateway.serving.errors import invalid
-from gateway.serving.fleet import FleetClient, ServedModel, Vocabulary
+from gateway.serving.fleet import FleetClient, Fleets, ServedModel, Vocabulary
 from gateway.serving.generations import Generation, begin_all, complete_all
 from gateway.serving.slo import promise_headers
 from gateway.serving.streaming import EventStream, unless_gone
@@ -26,40 +26,39 @@ from gateway.serving.streaming import EventStream, unless_gone
 _Body = ChatBody | CompletionBody
 
 
-def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
+def routes(fleets: Fleets, max_body_bytes: int) -> APIRouter:
     """Return the routes, which raise `ApiError` and `BatonError`."""
     router = APIRouter()
     started = int(time.time())
 
     @router.api_route("/v1/models", methods=["GET", "HEAD"])
     async def list_models() -> dict[str, Any]:
-        served = await fleet.told_models()
+        served = await fleets.told_models()
         return {"object": "list", "data": [_model_json(model, started) for model in served.values()]}
 
     @router.api_route("/v1/models/{name:path}", methods=["GET", "HEAD"])
     async def one_model(name: str) -> dict[str, Any]:
-        return _model_json(await fleet.told_model(name), started)
+        return _model_json(await fleets.told_model(name), started)
 
     @router.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody, max_body_bytes)
-        model = await fleet.model(body.model)
+        model = await fleets.model(body.model)
         most_tokens = model.facts.max_context_tokens
         generation = await converted(request, chat_generation, body, request.headers, most_tokens)
-        return await _generate(fleet, request, body, [generation], model)
+        return await _generate(request, body, [generation], model)
 
     @router.post("/v1/completions")
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody, max_body_bytes)
-        model = await fleet.model(body.model)
+        model = await fleets.model(body.model)
         generations = await converted(request, completion_generations, body, request.headers)
-        return await _generate(fleet, request, body, generations, model)
+        return await _generate(request, body, generations, model)
 
     @router.post("/v1/embeddings")
     async def embeddings(_: Request) -> Response:
-        model = await fleet.told_model()
-        accepted = "a server of an embedding model"
-        message = f"{model.name!r} generates text and has no embeddings; accepted: {accepted}"
+        accepted, name = "a server of an embedding model", next(iter(await fleets.told_models()))
+        message = f"{name!r} generates text and has no embeddings; accepted: {accepted}"
         raise invalid("model", message, code="no_embeddings")
 
     @router.post("/tokenize")
@@ -67,33 +66,31 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         """Return the tokens of a text or a chat, in vLLM's shape."""
         body = await read_body(request, TokenizeBody, max_body_bytes)
         prompt = await converted(request, prompt_of, body)
-        facts = (await fleet.model(body.model)).facts
-        tokens = await fleet.sdk.count_tokens(prompt)
-        return {"count": len(tokens), "max_model_len": facts.max_context_tokens, "tokens": list(tokens)}
+        model = await fleets.model(body.model)
+        tokens = await model.fleet.sdk.count_tokens(prompt)
+        return {"count": len(tokens), "max_model_len": model.facts.max_context_tokens, "tokens": list(tokens)}
 
     @router.post("/detokenize")
     async def text_of(request: Request) -> dict[str, Any]:
         """Return the text of tokens, in vLLM's shape."""
         body = await read_body(request, DetokenizeBody, max_body_bytes)
-        await fleet.model(body.model)
-        return {"prompt": await fleet.sdk.detokenize(body.tokens, skip_special_tokens=False)}
+        sdk = (await fleets.model(body.model)).fleet.sdk
+        return {"prompt": await sdk.detokenize(body.tokens, skip_special_tokens=False)}
 
     return router
 
 
-async def _generate(
-    fleet: FleetClient, request: Request, body: _Body, asked: list[Generation], model: ServedModel
-) -> Response:
+async def _generate(request: Request, body: _Body, asked: list[Generation], model: ServedModel) -> Response:
     """Return the response to a chat or to completions, whole or as a stream."""
     request.state.param_of = partial(param_of, body=body)
-    generations = [replace(generation, model=model) for generation in asked]
+    generations, fleet = [replace(generation, model=model) for generation in asked], model.fleet
     if isinstance(body, CompletionBody):
         shape: Shape = TextShape()
         logprobs, echo = body.logprobs is not None, bool(body.echo)
     else:
         shape = ChatShape(generations[0])
         logprobs, echo = bool(body.logprobs), False
-    vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
+    vocabulary: Vocabulary = await fleet.vocabulary(model.facts.vocab_size) if logprobs else ()
     needs_prompts = echo or body.return_token_ids
     prompts = [await _tokens(fleet, generation) for generation in generations] if needs_prompts else []
     told = prompts if body.return_token_ids else ()

@@ -39,11 +39,11 @@ def about(version: str, models: Iterable[str], state: str) -> HTMLResponse:
     """Return the page. It loads nothing, and no other page may frame it."""
     rows = "".join(f"<tr><td><code>{escape(call)}</code><td>{escape(what)}" for call, what in _ROUTES)
     names = ", ".join(f"<code>{escape(name)}</code>" for name in models)
-    about = f"The model is {names}." if names else escape(state)
+    about = f"A request's <code>model</code> is one of {names}." if names else escape(state)
     return HTMLResponse(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Baton</title><style>{_STYLE}</style>'
         f'<meta name="viewport" content="width=device-width"><h1>Baton</h1>'
-        f"<p>This is the HTTP API of a fleet that serves a language model. {about}</p>"
+        f"<p>This is the HTTP API of language models. {about}</p>"
         f"<table>{rows}</table><p>Version {escape(version)}.</p></html>",
         headers=_HEADERS,
     )

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from baton.wire.fields import shown
 from gateway.page.watching import SharedWatch, Viewer
 from gateway.serving.errors import ApiError, Problem
-from gateway.serving.fleet import FleetClient, caller_key
+from gateway.serving.fleet import Fleets, caller_key
 from gateway.serving.streaming import EventStream
 
 _FOLDER = Path(__file__).parent / "static"
@@ -32,10 +32,10 @@ HEADERS = {
 }
 
 
-def routes(fleet: FleetClient) -> APIRouter:
+def routes(fleets: Fleets) -> APIRouter:
     """Return the routes, which raise `ApiError` and `BatonError`."""
     router = APIRouter()
-    watch = SharedWatch(fleet.sdk)
+    watches = {fleet: SharedWatch(fleet.sdk) for fleet in fleets.all}
     files = {path.name: path.read_bytes() for path in _FOLDER.iterdir() if path.suffix in _KINDS}
 
     @router.api_route("/", methods=["GET", "HEAD"])
@@ -43,10 +43,11 @@ def routes(fleet: FleetClient) -> APIRouter:
         return _file("index.html", files)
 
     @router.get("/page/fleet")
-    async def events(request: Request, *, steps: bool = False) -> Response:
-        """Stream what the fleet does, to operators alone where callers have keys."""
+    async def events(request: Request, *, model: str = "", steps: bool = False) -> Response:
+        """Stream what the fleet of a model does, to operators alone where callers have keys."""
         _refuse_foreign(request)
-        facts = await fleet.sdk.describe()
+        fleet = (await fleets.model(model)).fleet
+        facts, watch = await fleet.sdk.describe(), watches[fleet]
         watch.check_room()
         viewer, connection = Viewer(caller_key.get(), include_steps=steps), request.state.connection
         return EventStream(lambda _: watch.events(viewer, facts, lambda: connection.is_leaving), {})

@@ -23,7 +23,7 @@ from gateway.picker.config import PickerConfig, parse_config
 from gateway.picker.metrics import PickerMetrics
 from gateway.picker.pool import Pool
 from gateway.picker.service import NAME, PickerService
-from gateway.serving.fleet import FleetClient
+from gateway.serving.fleet import Fleets
 from runtime.process.event_loop import freeze_garbage, start_threads, watch_loop
 from runtime.process.log import configure_logging, say_why
 from runtime.process.reports import report
@@ -52,9 +52,8 @@ async def serve(config: PickerConfig) -> None:
     )
     watching = asyncio.create_task(pool.run(), name="pool")
     try:
-        names = config.served_model_names
-        async with FleetClient(config.routers, config.credentials, CONNECT_S, names) as fleet:
-            service = PickerService(pool, fleet, metrics, config.max_body_bytes)
+        async with Fleets(config.fleets, config.credentials, CONNECT_S) as fleets:
+            service = PickerService(pool, fleets, metrics, config.max_body_bytes)
             await _serve(config, service, pool, metrics_server.address)
     finally:
         watching.cancel()

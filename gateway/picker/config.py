@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.config import DEFAULT_MAX_BODY_BYTES, add_common_flags, check_listening, check_routers
+from gateway.config import DEFAULT_MAX_BODY_BYTES, add_common_flags, check_listening, fleets_of
 from gateway.picker.pool import Target
 from gateway.serving.fleet import CallerCredentials
 from runtime.settings import check_address, check_least, check_port
@@ -23,9 +23,8 @@ class PickerConfig:
     listen: str
     gateways: tuple[Target, ...]
     gateway_ca: Path | None
-    routers: tuple[str, ...]
-    served_model_names: tuple[str, ...]
-    """Names of the fleet's model beside its own, as its gateways have them."""
+    fleets: tuple[tuple[str, ...], ...]
+    """The routers of each fleet that the gateways serve."""
     credentials: CallerCredentials
     tls_cert: Path | None
     tls_key: Path | None
@@ -38,7 +37,6 @@ class PickerConfig:
 
     def __post_init__(self) -> None:
         check_listening(self.listen, "tls", self.tls_cert, self.tls_key, insecure=self.insecure_listen)
-        check_routers(self.routers, self.served_model_names)
         check_port("--metrics-port", self.metrics_port)
         check_least(self, 1, "max_body_bytes")
         check_least(self, 0, "drain_s")
@@ -60,8 +58,7 @@ def parse_config(argv: Sequence[str]) -> PickerConfig:
     given = vars(flags().parse_args(argv))
     return PickerConfig(
         gateways=tuple(map(_target, given.pop("gateway") or ("127.0.0.1:8000",))),
-        routers=tuple(given.pop("router") or ("127.0.0.1:50051",)),
-        served_model_names=tuple(given.pop("served_model_name")),
+        fleets=fleets_of(given.pop("router"), given.pop("fleet")),
         credentials=CallerCredentials(*map(given.pop, ("ca", "cert", "key"))),
         **given,
     )

@@ -25,7 +25,7 @@ from gateway.responses.schema import ResponsesBody
 from gateway.serving.bodies import away_from_loop, parsed
 from gateway.serving.door import key_of
 from gateway.serving.errors import ApiError, Problem, problem_of, unavailable
-from gateway.serving.fleet import FleetClient, caller_key
+from gateway.serving.fleet import Fleets, caller_key
 from gateway.serving.generations import ID_HEADER, Generation
 from gateway.serving.slo import HEADERS
 
@@ -59,7 +59,7 @@ Decision = str | Problem
 """The gateway that serves a request, as IP:PORT, or the response that the caller gets instead."""
 
 
-async def refusal(fleet: FleetClient, head: Head, body: bytes) -> Problem | None:
+async def refusal(fleets: Fleets, head: Head, body: bytes) -> Problem | None:
     """Return the refusal that this request would get; None if it would get none, or nothing can be said.
 
     Only a request that states an SLO is quoted, since no other one is refused for its latency. One with an
@@ -74,10 +74,10 @@ async def refusal(fleet: FleetClient, head: Head, body: bytes) -> Problem | None
         caller_key.set(key_of(head.headers.get("authorization", ""), head.headers.get("x-api-key", "")))
         async with asyncio.timeout(QUOTE_S):
             asked_for = await away_from_loop(len(body), parsed, kind, body)
-            model = await fleet.model(asked_for.model)
+            model = await fleets.model(asked_for.model)
             read = _generations(asked_for, head.headers, model.facts.max_context_tokens)
             asked = [replace(generation, model=model) for generation in read if _promises(generation.slo)]
-            quotes = await asyncio.gather(*(generation.quote(fleet) for generation in asked))
+            quotes = await asyncio.gather(*(generation.quote(model.fleet) for generation in asked))
     except (ApiError, BatonError, TimeoutError) as error:
         structlog.get_logger().debug("not_quoted", path=head.path, reason=str(error) or type(error).__name__)
         return None

@@ -34,7 +34,7 @@ from gateway.picker.convert import (
 from gateway.picker.decision import NO_GATEWAY, Decision, Head, refusal
 from gateway.picker.metrics import PickerMetrics
 from gateway.picker.pool import Pool
-from gateway.serving.fleet import FleetClient
+from gateway.serving.fleet import Fleets
 
 NAME = "envoy.service.ext_proc.v3.ExternalProcessor"
 
@@ -42,9 +42,9 @@ NAME = "envoy.service.ext_proc.v3.ExternalProcessor"
 class PickerService:
     """Picks a gateway for each HTTP request, or responds to it."""
 
-    def __init__(self, pool: Pool, fleet: FleetClient, metrics: PickerMetrics, max_body_bytes: int) -> None:
+    def __init__(self, pool: Pool, fleets: Fleets, metrics: PickerMetrics, max_body_bytes: int) -> None:
         self._pool = pool
-        self._fleet = fleet
+        self._fleets = fleets
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
 
@@ -124,7 +124,7 @@ class PickerService:
     async def _decide(self, head: Head, body: bytes) -> Decision:
         decision: Decision = NO_GATEWAY
         if (endpoint := self._pool.pick(head.subset)) is not None:
-            decision = await refusal(self._fleet, head, body) or endpoint
+            decision = await refusal(self._fleets, head, body) or endpoint
         self._metrics.decided(decision)
         return decision
 

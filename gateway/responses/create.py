@@ -28,7 +28,7 @@ from gateway.responses.store import Record, ResponseStore
 from gateway.serving.bodies import converted
 from gateway.serving.direct import Frames, Line
 from gateway.serving.errors import ApiError, invalid, needs_redis, no_such
-from gateway.serving.fleet import FleetClient
+from gateway.serving.fleet import Fleets
 from gateway.serving.generations import ID_HEADER, Generation, Running
 from gateway.serving.request_log import problem_to_tell
 from gateway.serving.slo import comment
@@ -51,13 +51,11 @@ class Asked:
     known: Record | None
 
 
-async def ask(
-    request: Request, body: ResponsesBody, fleet: FleetClient, store: ResponseStore | None
-) -> Asked:
+async def ask(request: Request, body: ResponsesBody, fleets: Fleets, store: ResponseStore | None) -> Asked:
     """Return what a request's body asks for. Raises `ApiError`, `BatonError` and `StoreUnavailable`."""
     headers = request.headers
     await converted(request, check, body)
-    model = await fleet.model(body.model)
+    model = await fleets.model(body.model)
     key = headers.get(ID_HEADER, "")
     owner = await _owner(key, store) if key else uuid.uuid4().hex
     items = await converted(request, read_items, body.input, owner)
@@ -66,7 +64,7 @@ async def ask(
     if store is None and (body.store or needs_state):
         raise needs_redis("responses that are stored")
     keeps = store is not None and body.store is not False and (bool(body.store) or not store.is_away)
-    tenant = await fleet.tenant() if keeps or needs_state else ""
+    tenant = await fleets.tenant() if keeps or needs_state else ""
     if refers:
         assert store is not None
         items = await _resolved(items, tenant, store)
@@ -185,9 +183,11 @@ async def _known(keeping: Keeping) -> Record | None:
     return known if known is not None and known.is_final else None
 
 
-async def accepted(asked: Asked, fleet: FleetClient) -> Running:
+async def accepted(asked: Asked) -> Running:
     """Return the generation once the fleet has accepted it. Raises `BatonError` and `StoreUnavailable`."""
-    running = await Running.begin(fleet, asked.generation)
+    model = asked.generation.model
+    assert model is not None, "ask has set it"
+    running = await Running.begin(model.fleet, asked.generation)
     try:
         await asked.keeping.begin()
     except BaseException:

@@ -18,7 +18,7 @@ from gateway.responses.schema import ResponsesBody
 from gateway.responses.store import Record, ResponseStore
 from gateway.serving.bodies import leave_out, read_body
 from gateway.serving.errors import invalid, needs_redis, no_such
-from gateway.serving.fleet import FleetClient
+from gateway.serving.fleet import Fleets
 from gateway.serving.slo import promise_headers
 from gateway.serving.streaming import EventStream, unless_gone
 
@@ -29,7 +29,7 @@ _OF_STREAMS = frozenset({"stream", "starting_after"})
 """Parameters that ask for another kind of response, which are refused."""
 
 
-def routes(fleet: FleetClient, max_body_bytes: int, store: ResponseStore | None) -> APIRouter:
+def routes(fleets: Fleets, max_body_bytes: int, store: ResponseStore | None) -> APIRouter:
     """Return the routes, which raise `ApiError`, `BatonError` and `StoreUnavailable`.
 
     Without a store only what needs no state is served.
@@ -39,12 +39,12 @@ def routes(fleet: FleetClient, max_body_bytes: int, store: ResponseStore | None)
     @router.post(PREFIX)
     async def create(request: Request) -> Response:
         body = await read_body(request, ResponsesBody, max_body_bytes)
-        asked = await unless_gone(request, ask(request, body, fleet, store))
+        asked = await unless_gone(request, ask(request, body, fleets, store))
         if asked.known is not None:
             if body.stream:
                 return EventStream(partial(replay, asked.known), {})
             return JSONResponse(asked.known.response)
-        running = await unless_gone(request, accepted(asked, fleet))
+        running = await unless_gone(request, accepted(asked))
         if body.stream:
             return EventStream(partial(stream, asked, running), promise_headers(running.accepted))
         response = await unless_gone(request, whole(asked, running))
@@ -53,7 +53,7 @@ def routes(fleet: FleetClient, max_body_bytes: int, store: ResponseStore | None)
     @router.get(_ONE)
     async def retrieve(request: Request, response_id: str) -> dict[str, Any]:
         _check_query(request, ("include",))
-        return (await _find(fleet, store, response_id))[2].response
+        return (await _find(fleets, store, response_id))[2].response
 
     @router.get(f"{_ONE}/input_items")
     async def input_items(
@@ -61,13 +61,13 @@ def routes(fleet: FleetClient, max_body_bytes: int, store: ResponseStore | None)
     ) -> dict[str, Any]:
         _check_query(request, ("include", "after", "limit", "order"))
         check_limit(limit, MAX_PAGE)
-        record = (await _find(fleet, store, response_id))[2]
+        record = (await _find(fleets, store, response_id))[2]
         items = [*record.earlier, *record.input]
         return _page(items[::-1] if order == "desc" else items, after, limit)
 
     @router.delete(_ONE)
     async def delete(response_id: str) -> dict[str, Any]:
-        kept, tenant, record = await _find(fleet, store, response_id)
+        kept, tenant, record = await _find(fleets, store, response_id)
         if record.is_running:
             message = f"{shown(response_id)} is still running; cancel it first"
             raise invalid("", message, status=409, code="response_in_progress")
@@ -77,22 +77,23 @@ def routes(fleet: FleetClient, max_body_bytes: int, store: ResponseStore | None)
     @router.post(f"{_ONE}/cancel")
     async def cancel(response_id: str) -> dict[str, Any]:
         """Cancel a response that runs, and return it. One that has ended is returned as it is."""
-        _, __, record = await _find(fleet, store, response_id)
+        _, __, record = await _find(fleets, store, response_id)
         if not record.is_running:
             return record.response
-        await fleet.sdk.cancel(record.request_id)
+        model = await fleets.model(record.response["model"])
+        await model.fleet.sdk.cancel(record.request_id)
         return record.response | {"status": "cancelled"}
 
     return router
 
 
 async def _find(
-    fleet: FleetClient, store: ResponseStore | None, response_id: str
+    fleets: Fleets, store: ResponseStore | None, response_id: str
 ) -> tuple[ResponseStore, str, Record]:
     """Return a response of the caller's tenant, and where it is stored. Raises `ApiError`."""
     if store is None:
         raise needs_redis("stored responses")
-    tenant = await fleet.tenant()
+    tenant = await fleets.tenant()
     record = await store.find(tenant, response_id)
     if record is None:
         raise no_such("response", response_id)

@@ -31,7 +31,7 @@ from baton.errors import BatonError, NotAllowed
 from baton.wire.fields import shown
 from gateway.serving.bodies import LARGE_BYTES
 from gateway.serving.errors import ApiError, Problem, invalid
-from gateway.serving.fleet import FleetClient, caller_key
+from gateway.serving.fleet import Fleets, caller_key
 from gateway.serving.request_log import record
 from gateway.serving.shares import UNPROVEN, Room, Shares
 
@@ -158,24 +158,24 @@ MAX_KEYS = 4096
 
 
 class Keys:
-    """Asks the fleet about the keys of HTTP callers, and remembers the answers for a while."""
+    """Asks the fleets about the keys of HTTP callers, and remembers the answers for a while."""
 
-    def __init__(self, fleet: FleetClient) -> None:
-        self._fleet = fleet
+    def __init__(self, fleets: Fleets) -> None:
+        self._fleets = fleets
         self._proven: OrderedDict[str, float] = OrderedDict()
         """Until when a key is taken as proven, by its caller's name."""
         self._refused: tuple[float, NotAllowed] | None = None
 
     @property
     def are_needed(self) -> bool:
-        """Return whether the fleet may ask for a key at all."""
-        return self._fleet.sends_keys
+        """Return whether a fleet may ask for a key at all."""
+        return self._fleets.sends_keys
 
     def is_proven(self, key: str) -> bool:
         return self._proven.get(caller_of(key), 0.0) > asyncio.get_running_loop().time()
 
     async def prove(self, key: str) -> None:
-        """Return if the fleet accepts this caller key, which may be empty. Raises `BatonError`.
+        """Return if a fleet accepts this caller key, which may be empty. Raises `BatonError`.
 
         The caller's key has to be in `caller_key`.
         """
@@ -185,7 +185,7 @@ class Keys:
         if not key and self._refused is not None and self._refused[0] > now():
             raise self._refused[1]
         try:
-            await self._fleet.tenant()
+            await self._fleets.tenant()
         except NotAllowed as error:
             if not key:
                 self._refused = (now() + REFUSED_S, error)

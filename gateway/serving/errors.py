@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -25,6 +25,15 @@ from baton.errors import (
 )
 from baton.wire.fields import shown
 
+
+class NameTwice(BatonError):
+    """Several fleets of this gateway serve a model by the same name."""
+
+    def __init__(self, name: str, fleets: Sequence[str]) -> None:
+        served = f"which the fleets of {' and of '.join(fleets)} serve"
+        super().__init__(f"model is {shown(name)}, {served}; accepted: one fleet for each name")
+
+
 _INVALID = "invalid_request_error"
 _NO_CREDENTIAL = frozenset({"CREDENTIAL_MISSING", "CREDENTIAL_INVALID"})
 _RETRY_AFTER_S = {500: 1.0, 503: 1.0}
@@ -42,11 +51,13 @@ _KINDS: dict[type[BatonError], tuple[int, str, str, str]] = {
     Unsupported: (501, "api_error", "unsupported", ""),
     GenerationFailed: (500, "api_error", "generation_failed", ""),
     Unavailable: (503, "overloaded_error", "unavailable", ""),
+    NameTwice: (500, "api_error", "model_name_taken_twice", "model"),
 }
 """Status, type, code unless the fleet gives a reason, and the field; subclasses before their bases."""
 _UNTOLD: dict[type[BatonError], str] = {
     TooLarge: "the request is larger than what the fleet's routers take",
     Superseded: "the same request came again, and the later one receives the tokens",
+    NameTwice: "several fleets of this gateway serve this model; its log has their addresses",
     BatonError: "the fleet failed unexpectedly; a router's log has the reason",
 }
 """Messages in place of the fleet's own, which are about its calls and addresses."""

@@ -13,7 +13,7 @@ from baton.stream import GenerationStream
 from baton.types import Accepted, Completion, Event, OutputFormat, Quote, Sampling, Slo, Stop, Tokens
 from baton.types.chat import Prompt
 from gateway.serving.direct import Line, Say, relay
-from gateway.serving.fleet import FleetClient, ServedModel
+from gateway.serving.fleet import FleetClient, ServedModel, not_served
 from gateway.serving.request_log import raise_if_over, record
 
 T = TypeVar("T")
@@ -131,7 +131,9 @@ async def _found(fleet: FleetClient, generation: Generation, call: Awaitable[T])
         return await call
     except InvalidRequest as error:
         if error.field == "adapter" and generation.model is not None:
-            await fleet.told_model(generation.model.name)
+            name, served = generation.model.name, await fleet.told_models()
+            if name not in served:
+                raise not_served(name, served) from error
         raise
 
 

@@ -43,6 +43,8 @@ class ModelFacts:
     """How the model writes tool calls and reasoning."""
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     """The sampling parameters of requests that do not state them."""
+    more_names: tuple[str, ...] = ()
+    """Further names that requests may give the model."""
 
     @property
     def tokenizer_file(self) -> Path:

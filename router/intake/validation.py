@@ -36,9 +36,10 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 def check_model(model: str, facts: ModelFacts) -> None:
-    """Raise unless `model` is empty or the name of the fleet's model."""
-    if model not in ("", facts.name):
-        raise ModelNotFound(model, facts.name)
+    """Raise unless `model` is empty or a name of the fleet's model."""
+    names = (facts.name, *facts.more_names)
+    if model and model not in names:
+        raise ModelNotFound(model, names)
 
 
 def checked_adapter(adapter: str, known: Mapping[str, str], refused: Mapping[str, str]) -> str:

@@ -54,7 +54,7 @@ def test_it_watches_every_gateway_by_the_name_of_its_certificate(
     (gateways,) = config.gateways
     assert (gateways.address, gateways.is_https) == ("fleet-baton-gateways:8000", is_https)
     assert of_kind(objects, "Service")["gateways"]["spec"]["clusterIP"] == "None"
-    assert config.routers == ("fleet-baton-routers:50051",)
+    assert config.fleets == (("fleet-baton-routers:50051",),)
     assert ("--tls-cert" in given) == is_secured
     assert ("--insecure-listen" in given) != is_secured
     if is_secured:

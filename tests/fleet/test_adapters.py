@@ -136,4 +136,4 @@ async def test_http_clients_name_an_adapter_behind_the_model(adapted: Adapted) -
     assert wrong.status_code == 404
     message = wrong.json()["error"]["message"]
     accepted = ", ".join(repr(model["id"]) for model in listed)
-    assert message == f"model is '{base}:pink'; accepted: {accepted}, which this fleet serves"
+    assert message == f"model is '{base}:pink'; accepted: {accepted}, which are served here"

@@ -32,7 +32,7 @@ class Kept:
 
 
 async def stored(content: bytes, max_line_bytes: int) -> tuple[int, bytes]:
-    kept, checker = Kept(), LineChecker(MODEL, max_line_bytes)
+    kept, checker = Kept(), LineChecker(lambda _: MODEL, max_line_bytes)
     await _store_lines(io.BytesIO(content), "file-1", kept, checker)  # type: ignore[arg-type]
     return checker.num_lines, kept.content
 

@@ -75,7 +75,7 @@ class Stores:
     async def executing(self, app: ASGIApp = never) -> AsyncIterator[asyncio.Event]:
         """Run batches on an application; yield what wakes the executor."""
         wake = asyncio.Event()
-        running = asyncio.create_task(Executor(app, self.batches, self.files, 1, wake).run())
+        running = asyncio.create_task(Executor(app, str, self.batches, self.files, 1, wake).run())
         try:
             yield wake
         finally:

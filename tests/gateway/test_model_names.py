@@ -13,10 +13,8 @@ import pytest_asyncio
 from baton.types import Model
 from baton.v1 import generation_pb2, inference_pb2
 from gateway.batches.lines import LineChecker
-from gateway.config import parse_config
-from gateway.picker.config import parse_config as parse_picker
 from gateway.serving.errors import ApiError
-from gateway.serving.fleet import served_by
+from gateway.serving.fleet import CallerCredentials, FleetClient, not_served, served_by
 from tests.baton.scripted_service import WHOLE, Fail, ScriptedRouter
 from tests.gateway.batches import jsonl, line
 from tests.gateway.running import Gateway, running_gateway
@@ -37,6 +35,7 @@ COUNTED = inference_pb2.CountTokensResponse(token_ids=[1, 2], count=2)
 def models(*adapters: str) -> inference_pb2.ListModelsResponse:
     model = inference_pb2.Model(
         name="m",
+        more_names=["claude-sonnet-4-5", "org/a:b"],
         max_context_tokens=512,
         vocab_size=8,
         fingerprint="f" * 32,
@@ -48,11 +47,10 @@ def models(*adapters: str) -> inference_pb2.ListModelsResponse:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pair() -> AsyncIterator[tuple[ScriptedRouter, Gateway]]:
-    names = [part for name in ("claude-sonnet-4-5", "org/a:b") for part in ("--served-model-name", name)]
     with redis_server() as redis:
         async with (
             ScriptedRouter(ListModels=models("red"), CountTokens=COUNTED) as router,
-            running_gateway([router.address], "--redis", redis.url, *names) as gateway,
+            running_gateway([router.address], "--redis", redis.url) as gateway,
         ):
             yield router, gateway
 
@@ -138,20 +136,21 @@ async def test_a_file_may_name_the_adapters_that_there_are_now(pair: tuple[Scrip
 
 
 def test_lines_of_a_batch_may_give_every_name() -> None:
-    checker = LineChecker(Model("m", "llama", 4096, 300, True, ""), 1000, ("claude",))
+    def find(name: str) -> Model:
+        if name == "claude":
+            return Model("m", "llama", 4096, 300, True, "")
+        raise not_served(name, ["m", "claude"])
+
+    checker = LineChecker(find, 1000)
     checker.check(jsonl([line("a", model="claude")])[:-1])
-    with pytest.raises(ApiError, match=r"body\.model is 'other'"):
+    with pytest.raises(ApiError, match=r"body\.model is 'other'; accepted: 'm', 'claude', which"):
         checker.check(jsonl([line("b", model="other")])[:-1])
+    assert checker.models == {"claude"}
 
 
-def test_the_fleets_own_names_come_before_others() -> None:
-    served = served_by(Model("m", "llama", 4096, 300, True, "", adapters=("red",)), ("m", "m:red", "x"))
+async def test_the_fleets_own_names_come_before_others() -> None:
+    facts = Model("m", "llama", 4096, 300, True, "", adapters=("red",), more_names=("m", "m:red", "x"))
+    async with FleetClient(["127.0.0.1:1"], CallerCredentials(), 1.0) as fleet:
+        served = served_by(fleet, facts)
     assert [*served] == ["m", "m:red", "m:red:red", "x", "x:red"]
     assert served["m:red"].adapter == "red"
-
-
-@pytest.mark.parametrize("name", ["", " a", "a\n", "x" * 257])
-def test_a_name_that_no_request_could_give_is_refused(name: str) -> None:
-    for parse in (parse_config, parse_picker):
-        with pytest.raises(ValueError, match="--served-model-name is"):
-            parse(["--served-model-name", name])

@@ -50,6 +50,12 @@ def test_an_unknown_policy_is_refused_with_those_there_are(capsys: pytest.Captur
     assert "slack" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["", " a", "a\n", "x" * 257])
+def test_a_name_that_no_request_could_give_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="--served-model-name is"):
+        parse_config(["--model=m", "--served-model-name", name], 1)
+
+
 def test_formats_are_the_templates_unless_flags_name_others(capsys: pytest.CaptureFixture[str]) -> None:
     found = ChatFormats("hermes", "think")
     flags = ["--tool-format", "llama3_json", "--reasoning-format", "none"]

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
         importlib.import_module("readline")  # imported for what it does to input(): editing and history
     with client_of(Client, args) as client:
         model = client.models()[0]
-        if args.model not in ("", model.name):
+        if args.model not in ("", model.name, *model.more_names):
             raise ValueError(f"--model is {args.model!r}: this fleet serves {model.name!r}")
         print(f"{model.name}, {model.max_context_tokens} tokens of context. {HELP}.")
         conversation = Conversation(client, args)

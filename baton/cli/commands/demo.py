@@ -26,7 +26,7 @@ _FRAMES_PER_S = 12
 
 
 async def run(args: argparse.Namespace) -> int:
-    spec, console, began = spec_of(args), Console(), time.monotonic()
+    spec, console, began = spec_of(args, args.model), Console(), time.monotonic()
     with FleetReporter(console) as report:
         async with Fleet(spec, report) as fleet:
             report.rest()

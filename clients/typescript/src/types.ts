@@ -276,6 +276,8 @@ export interface Model {
   adapters: readonly string[];
   /** The sampling of requests that do not state it; an unset field has the protocol's default. */
   defaultSampling: SamplingDefaults;
+  /** Further names that requests may give the model. */
+  moreNames: readonly string[];
 }
 
 export type SamplingDefaults = Pick<Sampling, "temperature" | "topK" | "topP" | "minP" | "repetitionPenalty">;

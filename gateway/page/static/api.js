@@ -1,5 +1,8 @@
 // Calls of the gateway, with the key that the page was given. The key stays in this tab.
 
+/** The model that the page is about, as its address says; empty where there is one. */
+export const model = new URLSearchParams(location.search).get("model") ?? "";
+
 const KEY = "baton.key";
 let askForKey = () => {};
 

@@ -1,14 +1,15 @@
 // The beginning of the page: its views, the key, and the stream of the fleet while somebody looks at it.
 
-import { call, key, setKey, whenKeyIsNeeded } from "./api.js";
+import { call, key, model, setKey, whenKeyIsNeeded } from "./api.js";
 import { Feed } from "./events.js";
 import { FleetView } from "./fleet.js";
-import { setText, sleep } from "./parts.js";
+import { element, setText, sleep } from "./parts.js";
 import { startPlayground } from "./playground.js";
 import { TimelineView } from "./timeline.js";
 
 const VIEWS = ["playground", "fleet", "timeline"];
-const PATHS = { playground: null, fleet: "page/fleet", timeline: "page/fleet?steps=true" };
+const LOOKED_AT = `page/fleet?model=${encodeURIComponent(model)}`;
+const PATHS = { playground: null, fleet: LOOKED_AT, timeline: `${LOOKED_AT}&steps=true` };
 const QUESTIONS = ["What is a generator?", "How do I open a file?", "What is a list?", "How do I sort a dictionary?"];
 
 const byId = (id) => document.getElementById(id);
@@ -95,13 +96,24 @@ function startKey() {
   showForget();
 }
 
-/** Name the model; again until a router responds. */
+/** Name the model, or have one of several chosen, for which the page begins anew. */
+function showModels(names) {
+  const all = [...new Set([...names, model])].filter(Boolean);
+  const open = (name) => { location.search = new URLSearchParams({ model: name }); };
+  if (all.length === 1) return setText(byId("model"), all[0]);
+  if (!model) return open(all[0]);
+  const choice = element("select", { ariaLabel: "Model" }, ...all.map((name) => element("option", {}, name)));
+  choice.value = model;
+  choice.addEventListener("input", () => open(choice.value));
+  byId("model").replaceChildren(choice);
+}
+
+/** Ask for the models; again until a router responds. */
 async function nameModel() {
   for (let pauseMs = 1000; ; pauseMs = Math.min(2 * pauseMs, 15_000)) {
     try {
       const models = await (await call("v1/models")).json();
-      setText(byId("model"), models.data[0].id);
-      return;
+      return showModels(models.data.map(({ id }) => id));
     } catch (error) {
       if (error.status === 401 || error.status === 403) return;
       setText(byId("model"), "no router responds");
@@ -118,7 +130,7 @@ async function burst() {
   const asked = Array.from({ length: 8 }, (_, place) => {
     const question = QUESTIONS[place % QUESTIONS.length];
     const content = Array(1 + 3 * (place % 4)).fill(question).join(" ");
-    const body = { messages: [{ role: "user", content }], max_tokens: 24 + 24 * (place % 5), ignore_eos: true };
+    const body = { model, messages: [{ role: "user", content }], max_tokens: 24 + 24 * (place % 5), ignore_eos: true };
     return call("v1/chat/completions", { body }).then((response) => response.json());
   });
   const ended = await Promise.allSettled(asked);

@@ -1,5 +1,7 @@
 // The settings of a request: what the page checks itself, and the body that it sends.
 
+import { model } from "./api.js";
+
 const byId = (id) => document.getElementById(id);
 
 const LEAST_MS = { ttft: 20, tpot: 2 };
@@ -107,6 +109,7 @@ export function bodyFor(messages) {
   if (limitMs("ttft") !== null) slo.ttft_ms = limitMs("ttft");
   if (limitMs("tpot") !== null) slo.tpot_ms = limitMs("tpot");
   const body = {
+    model,
     messages: system ? [{ role: "system", content: system }, ...messages] : messages,
     stream: true,
     stream_options: { include_usage: true },

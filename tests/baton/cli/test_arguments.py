@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.cli.arguments import parser
+from baton.cli.arguments import parser, specs_of
 from baton.cli.program import main
 from baton.cli.request_flags import request_of
 from baton.types import Grammar, JsonSchema, OneOf, Regex, Sampling, Slo, SloClass, Stop
@@ -131,3 +131,44 @@ def test_what_the_contract_cannot_carry_is_refused_with_what_it_can(
     assert main(["generate", "hi", "--top-k", str(2**32), "--address", router.address]) == 2
     expected = "sampling.top_k is 4294967296: it must be a whole number from 0 to 4294967295"
     assert expected in capsys.readouterr().err
+
+
+def model_folders(parent: Path, *names: str) -> list[str]:
+    """Return the flags of models whose folders are made."""
+    flags: list[str] = []
+    for name in names:
+        (parent / name).mkdir()
+        (parent / name / "config.json").touch()
+        flags += ["--model", str(parent / name)]
+    return flags
+
+
+def test_each_model_gets_a_fleet_of_its_own(tmp_path: Path) -> None:
+    models = model_folders(tmp_path, "a", "b", "c")
+    more = ["--routers", "2", "--run-dir", "runs", "--kv-disk", "kv"]
+    specs = specs_of(parser().parse_args(["up", *models, *more]))
+    assert [spec.model.name for spec in specs] == ["a", "b", "c"]
+    assert [spec.gateways for spec in specs] == [1, 0, 0]
+    assert [spec.router_port for spec in specs] == [50051, 50053, 50055]
+    assert [str(spec.run_dir) for spec in specs] == ["runs/3", "runs/2", "runs/1"]
+    assert [str(spec.kv_disk) for spec in specs] == ["kv/a", "kv/b", "kv/c"]
+    assert {spec.extra_args["decode"] for spec in specs} == {("--workers-per-host", "6")}
+    assert len({spec.secure for spec in specs}) == 1
+    (alone,) = specs_of(parser().parse_args(["up", *models[:2]]))
+    assert (alone.gateways, alone.run_dir, alone.extra_args) == (1, None, {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        (["--served-model-name", "x"], "served_model_names"),
+        (["--lora", "x=y"], "lora"),
+        (["--redis", "redis://h:1"], "redis_url"),
+    ],
+)
+def test_flags_of_one_fleet_are_refused_beside_several_models(
+    tmp_path: Path, flags: list[str], field: str
+) -> None:
+    args = parser().parse_args(["up", *model_folders(tmp_path, "a", "b"), *flags])
+    with pytest.raises(ValueError, match=f"{field} is set with 2 models: it must be left out"):
+        specs_of(args)

@@ -31,7 +31,7 @@ from baton.types.deltas import (
     ToolCallBegun,
     ToolCallEnded,
 )
-from baton.types.snapshots import FleetFacts, FleetSnapshot
+from baton.types.snapshots import FleetFacts
 from baton.wire.convert import event_from_pb, from_pb, snapshot_from_pb
 from baton.worker.v1 import worker_pb2
 from tests.baton.scripted_service import finished as finished_pb
@@ -234,13 +234,13 @@ async def test_the_live_status_leaves_its_last_view_and_no_other() -> None:
     console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
     facts = from_pb(FleetFacts, fleet_pb2.DescribeResponse(model_name="demo", block_size=16))
 
-    async def snapshots() -> AsyncIterator[FleetSnapshot]:
+    async def views() -> AsyncIterator[RenderableType]:
         for uptime_s in (1, 2):
-            yield snapshot_from_pb(fleet_pb2.WatchResponse(uptime_s=uptime_s))
+            yield render(facts, snapshot_from_pb(fleet_pb2.WatchResponse(uptime_s=uptime_s)))
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await show_live(facts, snapshots(), console)
+        await show_live(views(), console)
     assert isinstance(console.file, io.StringIO)
     _, _, left = console.file.getvalue().rpartition("\x1b[?1049l")  # the end of the screen of its own
     assert left.count("╭") == 1

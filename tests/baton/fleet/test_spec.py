@@ -256,14 +256,24 @@ def test_a_gateway_calls_every_router_and_is_told_of_no_model() -> None:
     assert value(second, "--drain-s") == "3"
     assert value(first, "--redis") == AROUND.gateway_redis_url
     assert "--model" not in first
+    with_others = replace(spec, further_fleets=(("b:1", "b:2"), ("c:1",)))
+    told, _ = (p.command for p in gateway_processes(with_others, AROUND, ("h:1",)))
+    assert "--router h:1 --fleet b:1,b:2 --fleet c:1" in " ".join(told)
 
 
 def test_gateways_are_told_what_they_take() -> None:
-    spec = FleetSpec(model=MODEL, gateways=1, served_model_names=("gpt-5", "a:b"), strict_fields=True)
-    [gateway] = gateway_processes(spec, AROUND, ("h:1",))
-    assert "--served-model-name gpt-5 --served-model-name a:b --strict-fields" in " ".join(gateway.command)
+    [gateway] = gateway_processes(FleetSpec(model=MODEL, gateways=1, strict_fields=True), AROUND, ("h:1",))
+    assert "--strict-fields" in gateway.command
     [plain] = gateway_processes(FleetSpec(model=MODEL, gateways=1), AROUND, ("h:1",))
-    assert not {"--served-model-name", "--strict-fields"} & set(plain.command)
+    assert "--strict-fields" not in plain.command
+
+
+def test_routers_alone_are_told_further_names_of_the_model() -> None:
+    spec = FleetSpec(model=MODEL, gateways=1, served_model_names=("gpt-5", "a:b"))
+    told = {p.name: " ".join(p.command) for p in service_processes(spec, AROUND)}
+    assert "--served-model-name gpt-5 --served-model-name a:b" in told.pop("router-0")
+    [gateway] = gateway_processes(spec, AROUND, ("h:1",))
+    assert "--served-model-name" not in " ".join([*told.values(), *gateway.command])
 
 
 def test_the_ready_line_gives_both_addresses() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.fleet.driving import TRIES
-from tests.fleets import NewFleet, kept
+from tests.fleets import DEMO_MODEL, NewFleet, kept
 from tests.gateway.page.browser import Page, opened_page
 from tests.gateway.running import Served, running_gateway, running_timed
 from tests.patience import PATIENCE_S
@@ -192,6 +193,30 @@ async def test_a_stream_and_the_view_survive_a_killed_worker(new_fleet: NewFleet
                 break
         else:
             raise AssertionError("no answer was struck")
+        assert page.complaints == []
+
+
+async def test_a_viewer_chooses_among_the_models_of_several_fleets(
+    served: Served, new_fleet: NewFleet, tmp_path: Path
+) -> None:
+    second_model = tmp_path / "second_model"
+    shutil.copytree(DEMO_MODEL, second_model)
+    shown = "document.querySelector('#fleet-view p').textContent"
+    async with (
+        new_fleet(timed="demo-cpu", prefill=0, model=second_model) as second,
+        running_gateway(
+            served.fleet.router_addresses, "--fleet", *second.router_addresses, "--log-level", "warning"
+        ) as gateway,
+        opened_page() as page,
+    ):
+        await page.open(f"{gateway.url}/#fleet")
+        for name in ("demo_model", "second_model"):
+            await page.until(f"{LIVE} && {shown}.startsWith('{name} ')")
+            await page.click("#tab-playground")
+            await ask(page, "What is a generator?")
+            await page.until("!!document.querySelector('.outcome')")
+            await page.click("#tab-fleet")
+            await set_value(page, "#model select", "second_model")
         assert page.complaints == []
 
 

@@ -32,7 +32,7 @@ from gateway.serving.bodies import (
     parsed,
 )
 from gateway.serving.errors import ApiError, invalid
-from gateway.serving.fleet import FleetClient, ServedModel
+from gateway.serving.fleet import FleetClient, Fleets, ServedModel
 from gateway.serving.slo import MAX_MESSAGES, Strict
 
 BODY_BYTES = 1 << 20
@@ -165,7 +165,7 @@ class OneModel:
 
     async def model(self, _: str) -> ServedModel:
         facts = Model("m", "m", 100, 100, has_chat_template=True)
-        return ServedModel("m", facts)
+        return ServedModel("m", facts, cast("FleetClient", None))
 
 
 PADDING = '"unknown":"' + LARGE_BYTES * "a" + '"}'
@@ -194,9 +194,7 @@ async def test_a_large_body_is_converted_away_from_the_loop(
         raise invalid("a", "seen", code="seen")
 
     monkeypatch.setattr(f"gateway.{step}", noted)
-    app = make_app(
-        cast("FleetClient", OneModel()), 1 << 20, None, None, ResponseLimits(1.0, 1, 1), has_page=False
-    )
+    app = make_app(cast("Fleets", OneModel()), 1 << 20, None, None, ResponseLimits(1.0, 1, 1), has_page=False)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://m") as client:
         response = await client.post(path, content=body + PADDING.encode())
     assert response.json()["error"]["code"] == "seen"

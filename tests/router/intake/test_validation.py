@@ -144,6 +144,14 @@ def test_another_model_is_not_found(facts: ModelFacts) -> None:
     check(replace(GOOD, model="model"), facts)
 
 
+def test_further_names_of_the_model_are_its_names(facts: ModelFacts) -> None:
+    named = replace(facts, more_names=("gpt-5", "a:b"))
+    for name in ("", "model", "gpt-5", "a:b"):
+        check(replace(GOOD, model=name), named)
+    with pytest.raises(ModelNotFound, match="accepted: 'model', 'gpt-5', 'a:b', which this fleet serves"):
+        check(replace(GOOD, model="a"), named)
+
+
 def test_deadline_of_no_time_is_over_on_arrival(facts: ModelFacts) -> None:
     with pytest.raises(DeadlineExpired):
         check(replace(GOOD, deadline_ms=0), facts)
@@ -188,7 +196,7 @@ def test_received_tokens_may_have_ended_a_choice(token_ids: tuple[int, ...], fin
     ("error", "code", "field"),
     [
         (ValidationError("sampling.n", 0, "1 to 16"), grpc.StatusCode.INVALID_ARGUMENT, "sampling.n"),
-        (ModelNotFound("a", "b"), grpc.StatusCode.NOT_FOUND, "model"),
+        (ModelNotFound("a", ("b",)), grpc.StatusCode.NOT_FOUND, "model"),
         (DeadlineExpired(0), grpc.StatusCode.DEADLINE_EXCEEDED, "slo.deadline_ms"),
     ],
 )

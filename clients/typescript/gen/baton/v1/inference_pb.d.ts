@@ -70,7 +70,7 @@ export declare type GenerateRequest = Message<"baton.v1.GenerateRequest"> & {
   requestId: string;
 
   /**
-   * Empty: the fleet's model. Any name but the model's own is refused with MODEL_NOT_FOUND.
+   * Empty: the fleet's model. Any name but Model.name and Model.more_names is refused with MODEL_NOT_FOUND.
    *
    * @generated from field: string model = 2;
    */
@@ -2166,7 +2166,7 @@ export declare const ListModelsResponseSchema: GenMessage<ListModelsResponse>;
  */
 export declare type Model = Message<"baton.v1.Model"> & {
   /**
-   * The name that `model` of a request may have.
+   * The model's own name, which `model` of a request may have.
    *
    * @generated from field: string name = 1;
    */
@@ -2242,6 +2242,13 @@ export declare type Model = Message<"baton.v1.Model"> & {
    * @generated from field: baton.v1.SamplingParams default_sampling = 11;
    */
   defaultSampling?: SamplingParams | undefined;
+
+  /**
+   * Further names that `model` of a request may have.
+   *
+   * @generated from field: repeated string more_names = 12;
+   */
+  moreNames: string[];
 };
 
 /**
