@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sim.commands import arguments
-from sim.workloads.shapes import WORKLOADS
+from sim.commands import values
+from sim.commands.recorded import add_source_flags
 
-number = arguments.number(0, above=True)
-numbers = arguments.numbers(0)
-count = arguments.whole(1)
+number = values.number(0, above=True)
+numbers = values.numbers(0)
+count = values.whole(1)
 
 THREE_SEEDS = (1, 2, 3)
 FIVE_SEEDS = (1, 2, 3, 4, 5)
@@ -36,11 +36,13 @@ def add_model_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_traffic_flags(parser: argparse.ArgumentParser, duration_s: float) -> None:
+def add_traffic_flags(
+    parser: argparse.ArgumentParser, duration_s: float, *, has_traces: bool = False
+) -> None:
     """Add the flags for what is sent to a fleet, and for one that computes nothing."""
     add = parser.add_argument
     add("--timed", metavar="PROFILE", help="compute nothing; steps last as long as this profile says")
-    add("--workload", choices=sorted(WORKLOADS), default="chat", help="the kind of requests (chat)")
+    add_source_flags(parser, has_traces=has_traces)
     add("--scale", type=number, default=0.2, metavar="X", help="multiplies all lengths (0.2)")
     processes = "poisson, gamma:CV, onoff or burst (poisson)"
     add("--arrivals", default="poisson", metavar="PROCESS", help=processes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from sim.sequence import SimSequence
 from sim.spec import SimSpec
 from sim.workloads.trace import TraceRequest
 
+NAME_BYTES = 16
 _SAMPLING = SamplingParams()
 _ENDS = {FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH}
 
@@ -28,8 +30,9 @@ class _Record:
     """One request while it is simulated."""
 
     asked: TraceRequest
-    names: tuple[bytes, ...]
-    """The names of the blocks of its prompt that others share."""
+    tenant: int
+    names: tuple[bytes, ...] = ()
+    """The names of the blocks of its prompt that others share, from its arrival to its end."""
     accepted: TellAccepted | None = None
     error: str = ""
     refused_for: str = ""
@@ -41,11 +44,14 @@ def _names_of(asked: TraceRequest, tenant: int, block_size: int) -> tuple[bytes,
     """Return the names of the full blocks of a request's shared prefix, chained by its pieces."""
     tokens, pieces = asked.shared_block_tokens, asked.shared_blocks
     num_blocks = min(len(pieces) * tokens, asked.prompt_tokens) // block_size
-    names = []
-    for index in range(num_blocks):
-        last_piece = ((index + 1) * block_size - 1) // tokens
-        names.append(f"{tenant} {tokens} {pieces[: last_piece + 1]} {index}".encode())
-    return tuple(names)
+    chain = blake2b(f"{tenant} {tokens}".encode(), digest_size=NAME_BYTES)
+    chains = []
+    for piece in pieces:
+        chain.update(f" {piece}".encode())
+        chains.append(chain.digest())
+    return tuple(
+        chains[((index + 1) * block_size - 1) // tokens] + index.to_bytes(4) for index in range(num_blocks)
+    )
 
 
 class Requests:
@@ -56,14 +62,14 @@ class Requests:
         tenants = {
             name: number for number, name in enumerate(sorted({request.tenant for request in spec.trace}))
         }
-        size = spec.profile.block_size
-        self._records = [
-            _Record(request, _names_of(request, tenants[request.tenant], size)) for request in spec.trace
-        ]
+        self._block_size = spec.profile.block_size
+        self._records = [_Record(request, tenants[request.tenant]) for request in spec.trace]
 
-    def block_names(self, place: int) -> tuple[bytes, ...]:
-        """Return the names of the blocks of a prompt that others share."""
-        return self._records[place].names
+    def name_blocks(self, place: int) -> tuple[bytes, ...]:
+        """Name the blocks of a prompt that others share, until its request has ended."""
+        record = self._records[place]
+        record.names = _names_of(record.asked, record.tenant, self._block_size)
+        return record.names
 
     def arrived(self, place: int, prefix_hits: dict[str, int]) -> Arrived:
         """Return a request's arrival at a router; `prefix_hits` are its leading blocks that workers hold."""
@@ -101,6 +107,7 @@ class Requests:
     def rejected(self, action: Reject) -> None:
         """Note why a request was refused. Its client gives up: an open loop sends nothing twice."""
         record, error = self._records[action.listener - 1], action.error
+        record.names = ()
         record.error = f"{type(error).__name__}: {error}"
         record.refused_for = (
             error.decision.cause.value if isinstance(error, Refused) else type(error).__name__
@@ -109,7 +116,8 @@ class Requests:
     def finished(self, action: RequestEnded) -> None:
         """Keep the outcome of a request."""
         _, request_id, _ = action.request_key.split("/")
-        self._records[int(request_id)].ended = action
+        record = self._records[int(request_id)]
+        record.ended, record.names = action, ()
 
     # What workers ask and say
 

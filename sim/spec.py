@@ -152,9 +152,8 @@ class SimSpec:
     def _check_lengths(self) -> None:
         most = self.profile.max_context
         for place, request in enumerate(self.trace):
-            tokens = request.prompt_tokens + (request.max_tokens or request.output_tokens)
-            if tokens > most:
+            if request.most_tokens > most:
                 raise ValueError(
-                    f"request {place} of the trace can grow to {tokens} tokens; accepted by profile "
-                    f"{self.profile.name}: at most {most}"
+                    f"request {place} of the trace can grow to {request.most_tokens} tokens; accepted by "
+                    f"profile {self.profile.name}: at most {most}"
                 )

@@ -1,14 +1,13 @@
-"""Traces to simulate: drawn from a workload, or read from the recording of a live fleet."""
+"""Draws traces to simulate from a workload."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from sim.workloads.shapes import DEFAULT_CAPS, RequestShape, arrivals, shapes
-from sim.workloads.trace import TraceRequest, parse
+from sim.workloads.trace import TraceRequest
 
 SAMPLE = 2000
 """The number of requests that represent a workload for means and medians."""
@@ -72,14 +71,3 @@ def trace_of(at_s: float, shape: RequestShape, promises: Promises) -> TraceReque
         shared_blocks=shape.shared_blocks,
         shared_block_tokens=shape.shared_block_tokens,
     )
-
-
-def read(path: Path) -> tuple[TraceRequest, ...]:
-    """Read a recorded trace; raise ValueError naming file, line and field."""
-    try:
-        with path.open(encoding="utf-8") as lines:
-            return tuple(parse(lines))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"trace {path} cannot be read ({error}); accepted: JSON lines") from error
-    except ValueError as error:
-        raise ValueError(f"trace {path}, {error}") from error

@@ -3,6 +3,7 @@
     baton bench --workload chat --scale 0.2 --load 0.6,0.9 --policy slack,chunked --report bench.html
     baton bench --door grpc,openai --load 0.6
     baton bench --address 127.0.0.1:50051 --workload burst --scale 0.25 --rate 8 --duration-s 20
+    baton bench --trace conversation.jsonl.gz --for 300 --scale 0.02 --ttft-ms 2000 --policy slack,chunked
 
 Every policy, placement and door gets a fleet of its own, of the same size, and all get the same requests at
 the same times: seed by seed, beginning with another one each time, so that what drifts hits all alike.
@@ -17,10 +18,11 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import random
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,18 +37,22 @@ from baton.security.credentials import UNENCRYPTED
 from benchmarks.doors.arms import by_turns
 from benchmarks.doors.metrics import RequestRecord, summarise
 from benchmarks.doors.observe import cpu_and_tokens, kv_observed
-from benchmarks.doors.sending import DOORS, OPENAI, Job
+from benchmarks.doors.sending import DOORS, NO_PROMISE, OPENAI, Job
 from benchmarks.flags import add_traffic_flags, names, numbers
-from benchmarks.fleets.load import jobs, open_loop
+from benchmarks.fleets.load import jobs, open_loop, recorded_jobs
 from benchmarks.fleets.recorded import record_folder, with_steps, write_traces
-from benchmarks.fleets.reference import measure_capacity, measure_references
+from benchmarks.fleets.reference import UNLOADED_REQUESTS, measure_capacity, measure_references
 from benchmarks.fleets.targets import Target, reached, started, variants
+from sim.commands.recorded import Recorded, read_trace
 from sim.reporting.machine import machine
 from sim.reporting.progress import progress_bars
 from sim.reporting.results import Results, Run, Summary, write
+from sim.reporting.simulated import trace_facts
 from sim.reporting.tables import print_results
-from sim.workloads.shapes import arrivals, shapes
+from sim.workload import Promises
+from sim.workloads.shapes import RequestShape, arrivals, shapes
 from sim.workloads.slo import TPOT_RATIOS, TTFT_RATIOS
+from sim.workloads.trace import rate_per_s
 
 BURST_REQUESTS = 64
 CHECKOUT = Path(__file__).parents[2]
@@ -68,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     doors = "doors that requests take, each compared: grpc, or openai, which is a gateway's (grpc)"
     add("--door", type=names, default=[], metavar="A,B", help=doors)
     add("--gateway", metavar="URL", help="a gateway of the fleet of --address, for --door openai")
-    add_traffic_flags(parser, duration_s=30.0)
+    add_traffic_flags(parser, duration_s=30.0, has_traces=True)
     add("--cap", type=int, metavar="TOKENS", help="redraw lengths above this, before scaling")
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument("--rate", type=numbers, metavar="R,R", help="requests a second")
@@ -96,16 +102,19 @@ class Setting:
     rates: Sequence[float]
     promise: Slo
     facts: dict[str, str]
+    recorded: Recorded | None = None
+    """The requests, with their promises, if they are those of a trace."""
 
 
 async def bench(args: argparse.Namespace) -> int:
     """Measure; the exit code is 1 if a request failed."""
     _check(args)
+    recorded = read_trace(args) if args.trace is not None else None
     credentials = _find_running(args)
     console = Console()
     with record_folder(args) as folder:
         async with _targets(args, credentials, folder, console) as targets:
-            setting = await _settle(args, targets[0], console)
+            setting = await _settle(args, recorded, targets[0], console)
             results = await _measure(args, targets, setting)
         # A recording is whole only once its router has left.
         recordings = {at.name: at.recording for at in targets if at.recording}
@@ -147,6 +156,11 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--door is {','.join(args.door)}; accepted: {', '.join(DOORS)}, or both")
     if bool(args.gateway) != bool(args.address and OPENAI in args.door):
         raise ValueError("--gateway names a gateway of the fleet of --address, whose --door is openai")
+    if args.trace is not None and (args.rate or args.load or args.cap or args.requests):
+        raise ValueError(
+            "--trace says how many requests come when, and how long they are; "
+            "accepted instead of --rate, --load, --cap and --requests: --speed, --from, --for and --scale"
+        )
     for ratio, absolute in (("ttft_x", "ttft_ms"), ("tpot_x", "tpot_ms")):
         if getattr(args, ratio) is not None and getattr(args, absolute) is not None:
             flags = f"--{ratio} and --{absolute}".replace("_", "-")
@@ -180,12 +194,16 @@ async def _targets(
         yield targets
 
 
-async def _settle(args: argparse.Namespace, first: Target, console: Console) -> Setting:
+async def _settle(
+    args: argparse.Namespace, recorded: Recorded | None, first: Target, console: Console
+) -> Setting:
     """Measure the units of promises and loads, if any are given as ratios."""
-    facts, ttft_ms, tpot_ms = _facts(args), args.ttft_ms, args.tpot_ms
+    if recorded is not None:
+        recorded = recorded.fitting(first.max_context_tokens)
+    facts, ttft_ms, tpot_ms = _facts(args, recorded), args.ttft_ms, args.tpot_ms
     if args.ttft_x is not None or args.tpot_x is not None:
         with console.status(f"measuring {first.name} without load"):
-            unloaded = await measure_references(first, args.workload, args.scale)
+            unloaded = await measure_references(first, _sample(args, recorded), args.scale)
         facts["unloaded"] = (
             f"prefill {unloaded.prefill_s * 1000:.1f} ms, D {unloaded.decode_step_s * 1000:.2f} ms"
         )
@@ -195,6 +213,12 @@ async def _settle(args: argparse.Namespace, first: Target, console: Console) -> 
     if args.itl_ms is not None:
         facts["promise"] += f", ITL {_promise(args.itl_ms, None)}"
     promise = Slo(ttft_ms, tpot_ms, args.itl_ms)
+    if recorded is not None:
+        if promise != NO_PROMISE:
+            recorded = recorded.asking(Promises(ttft_ms, tpot_ms, args.itl_ms))
+        elif recorded.kind.has_promises:
+            facts["promise"] = "as recorded"
+        return Setting([round(rate_per_s(recorded.requests), 3)], promise, facts, recorded)
     if args.rate:
         return Setting(args.rate, promise, facts)
     with console.status(f"measuring what {first.name} carries"):
@@ -204,20 +228,33 @@ async def _settle(args: argparse.Namespace, first: Target, console: Console) -> 
     return Setting([round(full * load, 3) for load in loads], promise, facts)
 
 
+def _sample(args: argparse.Namespace, recorded: Recorded | None) -> list[RequestShape]:
+    """Return some requests, whose prompts are measured without load."""
+    if recorded is None:
+        return shapes(args.workload, UNLOADED_REQUESTS, 0, args.scale)
+    return random.Random(0).sample(recorded.lengths, min(UNLOADED_REQUESTS, len(recorded.lengths)))
+
+
 def _promise(ms: int | None, ratio: float | None) -> str:
     if ms is None:
         return "none"
     return f"{ms} ms" if ratio is None else f"{ms} ms ({ratio:g} ×)"
 
 
-def _facts(args: argparse.Namespace) -> dict[str, str]:
-    cap = f", lengths redrawn above {args.cap}" if args.cap else ""
+def _facts(args: argparse.Namespace, recorded: Recorded | None) -> dict[str, str]:
     return {
         "command": " ".join(["baton bench", *args.argv]),
-        "workload": f"{args.workload} × {args.scale:g}{cap}",
-        "arrivals": f"{args.arrivals}, {args.duration_s:g} s per run, first tenth dropped",
+        **(_drawn_facts(args) if recorded is None else trace_facts(str(args.trace), recorded.facts())),
         "fleet": _fleet(args),
         **machine(),
+    }
+
+
+def _drawn_facts(args: argparse.Namespace) -> dict[str, str]:
+    cap = f", lengths redrawn above {args.cap}" if args.cap else ""
+    return {
+        "workload": f"{args.workload} × {args.scale:g}{cap}",
+        "arrivals": f"{args.arrivals}, {args.duration_s:g} s per run, first tenth dropped",
     }
 
 
@@ -239,16 +276,23 @@ async def _measure(args: argparse.Namespace, targets: Sequence[Target], setting:
     order = {at.name: place for place, at in enumerate(targets)}
     runs.sort(key=lambda run: (run.rate_per_s, order[run.arm], run.seed))
     title = f"{args.workload} × {args.scale:g}, {args.arrivals} arrivals"
+    if setting.recorded is not None:
+        title = f"{args.trace.name} × {args.scale:g}, arrivals as recorded"
     return Results(title, setting.facts, tuple(runs))
 
 
 async def _run(
     args: argparse.Namespace, at: Target, setting: Setting, rate: float, seed: int, progress: Progress
 ) -> Run:
-    times = run_times(args, rate, seed)
-    lengths = shapes(args.workload, len(times), seed, args.scale, args.cap)
-    work = jobs(at, lengths, f"{seed}:{rate}", setting.promise)
-    task = progress.add_task(f"{at.name} at {rate:g}/s, seed {seed}", total=len(work))
+    work: Iterable[Job]
+    if setting.recorded is not None:
+        times = [request.at_s for request in setting.recorded.requests]
+        work = recorded_jobs(at, setting.recorded.requests, seed)
+    else:
+        times = run_times(args, rate, seed)
+        lengths = shapes(args.workload, len(times), seed, args.scale, args.cap)
+        work = jobs(at, lengths, f"{seed}:{rate}", setting.promise)
+    task = progress.add_task(f"{at.name} at {rate:g}/s, seed {seed}", total=len(times))
     began_s = time.monotonic()
     records, summary = await observed(at, work, times, lambda: progress.advance(task))
     return Run(at.name, rate, seed, summary, began_s, time.monotonic(), *samples(records))
@@ -262,7 +306,7 @@ def run_times(args: argparse.Namespace, rate: float, seed: int) -> list[float]:
 
 
 async def observed(
-    at: Target, work: Sequence[Job], times: Sequence[float], done: Callable[[], None]
+    at: Target, work: Iterable[Job], times: Sequence[float], done: Callable[[], None]
 ) -> tuple[list[RequestRecord], Summary]:
     """Run once, and record the fleet's metrics meanwhile."""
     before = await cpu_and_tokens(at.metrics_addresses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from baton import Slo, SloClass
@@ -13,6 +13,7 @@ from benchmarks.doors.metrics import RequestRecord
 from benchmarks.doors.sending import NO_PROMISE, Job, Send
 from benchmarks.fleets.targets import Target
 from sim.workloads.shapes import RequestShape, prompt_ids
+from sim.workloads.trace import TraceRequest
 
 
 def jobs(at: Target, shapes: Sequence[RequestShape], seed: int | str, promise: Slo = NO_PROMISE) -> list[Job]:
@@ -29,20 +30,39 @@ def jobs(at: Target, shapes: Sequence[RequestShape], seed: int | str, promise: S
     return result
 
 
-async def open_loop(
-    send: Send, work: Sequence[Job], times: Iterable[float], done: Callable[[], None] = lambda: None
-) -> list[RequestRecord]:
-    """Send each job at its arrival time, whatever happened to those before; `done` is called after each."""
-    start = time.monotonic()
+def recorded_jobs(at: Target, requests: Iterable[TraceRequest], seed: int) -> Iterator[Job]:
+    """Yield a prompt for each recorded request. Prompts begin alike where those of the trace did.
 
-    async def at(due: float, job: Job) -> RequestRecord:
-        await asyncio.sleep(max(0.0, start + due - time.monotonic()))
+    They are made one by one, since all of a long trace would not fit into memory. Each seed has shared blocks
+    of its own, since its run would otherwise find those of the run before in the prefix cache.
+    """
+    rng = random.Random(f"prompts:{seed}")
+    for request in requests:
+        ids = prompt_ids(request.shape, rng, at.vocab_size, f"{seed}:")
+        slo_class = SloClass(request.slo_class)
+        slo = Slo(request.ttft_ms, request.tpot_ms, request.itl_ms, slo_class=slo_class)
+        yield Job(ids, request.output_tokens, slo)
+
+
+async def open_loop(
+    send: Send, work: Iterable[Job], times: Iterable[float], done: Callable[[], None] = lambda: None
+) -> list[RequestRecord]:
+    """Send each job at its arrival time, whatever happened to those before; `done` is called after each.
+
+    A job is taken from `work` when the one before it has been sent.
+    """
+    start = time.monotonic()
+    tasks: list[asyncio.Task[RequestRecord]] = []
+
+    async def sent(job: Job) -> RequestRecord:
         record = await send(job)
         done()
         return record
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(at(due, job)) for due, job in zip(times, work, strict=False)]
+        for due, job in zip(times, work, strict=False):
+            await asyncio.sleep(max(0.0, start + due - time.monotonic()))
+            tasks.append(group.create_task(sent(job)))
     return [task.result() for task in tasks]
 
 

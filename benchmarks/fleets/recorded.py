@@ -21,7 +21,8 @@ from router.replay.replay import Decided, RecordingError, read, replay
 from router.request import Request
 from scheduling.cost_model import CostModel, StepShape
 from sim.reporting.results import Results, StepSample
-from sim.workloads.trace import TraceRequest, dump
+from sim.workloads.formats.baton import dump
+from sim.workloads.trace import TraceRequest
 
 TRACE_SUFFIX = ".trace.jsonl"
 MOMENT_S = 1e-6

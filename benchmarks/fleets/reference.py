@@ -22,11 +22,9 @@ OVERLAP_STEPS = 32
 """Steps for which all reference sequences decode together."""
 
 
-async def measure_references(at: Target, workload: str, scale: float) -> References:
-    """Measure D and the unloaded prefill; raise `RuntimeError` if a request fails."""
-    prompts = [
-        RequestShape(shape.prompt_tokens, 2) for shape in shapes(workload, UNLOADED_REQUESTS, 0, scale)
-    ]
+async def measure_references(at: Target, lengths: Sequence[RequestShape], scale: float) -> References:
+    """Measure D and the unloaded prefill of these prompts; raise `RuntimeError` if a request fails."""
+    prompts = [RequestShape(shape.prompt_tokens, 2) for shape in lengths]
     alone = await _run(at, jobs(at, prompts, f"unloaded:{at.name}"), 1)
     prefill_s = statistics.median(record.ttft_s for record in alone if record.ttft_s is not None)
     return References(await _decode_step_s(at, scale), prefill_s)

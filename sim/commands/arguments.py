@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 from runtime.profiles import load_profile
@@ -14,13 +11,17 @@ from runtime.profiles import names as profile_names
 from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from sim.commands.capacity import capacity_per_s, references
+from sim.commands.recorded import Recorded, add_source_flags, read_trace
+from sim.commands.values import POSITIVE, whole
 from sim.spec import FleetShape
-from sim.workload import Promises, draw, read, sample
-from sim.workloads.shapes import DEFAULT_CAPS, RequestShape
+from sim.workload import Promises, draw, sample
+from sim.workloads.shapes import RequestShape
 from sim.workloads.slo import References
 from sim.workloads.trace import TraceRequest
 
 USAGE = 2
+TTFT_X, TPOT_X = 10.0, 2.5
+"""The promises that requests ask for where no flag says otherwise."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,19 +43,17 @@ class Load:
     lengths: tuple[RequestShape, ...]
     references: References
     promises: Promises
-    recorded: tuple[TraceRequest, ...] | None = None
-    source: str = ""
-    """The recorded trace's file."""
+    recorded: Recorded | None = None
 
     @property
     def name(self) -> str:
         """The name of the workload, or the file of the recorded trace."""
-        return self.source or self.workload
+        return self.workload if self.recorded is None else str(self.recorded.source)
 
     def trace(self, rate: float, seed: int) -> tuple[TraceRequest, ...]:
         """Return the recorded trace, or a drawn one."""
         if self.recorded is not None:
-            return self.recorded
+            return self.recorded.requests
         return draw(self.workload, self.process, rate, self.duration_s, seed, self.promises, self.scale)
 
     def capacity_per_s(self, fleet: FleetShape, placement: Placement) -> float:
@@ -64,62 +63,10 @@ class Load:
         return capacity_per_s(self.profile, fleet, placement, self.lengths, tpot_s)
 
 
-def number(low: float, *, above: bool = False) -> Callable[[str], float]:
-    """Return a parser of a finite number from `low`, or above it."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or value < low or (above and value == low):
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not accepted: a number {'above' if above else 'from'} {low:g}"
-            )
-        return value
-
-    return parse
-
-
-POSITIVE = number(0, above=True)
-
-
-def numbers(low: float) -> Callable[[str], list[float]]:
-    """Return a parser of numbers above `low`, separated by commas."""
-    read = number(low, above=True)
-    return lambda text: [read(part) for part in text.split(",")]
-
-
-def whole(low: int) -> Callable[[str], int]:
-    """Return a parser of a whole number from `low`."""
-
-    def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < low:
-            raise argparse.ArgumentTypeError(f"{text!r} is not accepted: a whole number from {low}")
-        return int(text)
-
-    return parse
-
-
-def placement(text: str) -> Placement:
-    """Parse a placement's name."""
-    try:
-        return Placement(text)
-    except ValueError as error:
-        wanted = ", ".join(value.value for value in Placement)
-        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: {wanted}") from error
-
-
-def add_load_flags(command: argparse.ArgumentParser, *, duration_s: float) -> None:
-    """Add the flags for workload, arrivals and promises."""
+def add_load_flags(command: argparse.ArgumentParser, *, duration_s: float, has_traces: bool = False) -> None:
+    """Add the flags for workload, arrivals and promises, and those for recorded traffic."""
+    add_source_flags(command, has_traces=has_traces)
     load = command.add_argument_group("the load")
-    source = load.add_mutually_exclusive_group()
-    source.add_argument(
-        "--workload", choices=sorted(DEFAULT_CAPS), default="chat", help="the kind of requests (chat)"
-    )
-    source.add_argument(
-        "--trace", type=Path, metavar="FILE", help="play recorded requests instead: JSON lines"
-    )
     load.add_argument(
         "--arrivals", default="poisson", metavar="PROCESS", help="poisson, gamma:CV, onoff or burst (poisson)"
     )
@@ -133,12 +80,12 @@ def add_load_flags(command: argparse.ArgumentParser, *, duration_s: float) -> No
     load.add_argument("--scale", type=POSITIVE, default=1.0, metavar="X", help="multiplies all lengths (1)")
     slo = command.add_argument_group("promises, as ratios or absolute")
     slo.add_argument(
-        "--ttft-x", type=POSITIVE, default=10.0, metavar="X",
-        help="TTFT as a multiple of a median prompt without load (10)",
+        "--ttft-x", type=POSITIVE, metavar="X",
+        help=f"TTFT as a multiple of a median prompt without load ({TTFT_X:g})",
     )  # fmt: skip
     slo.add_argument(
-        "--tpot-x", type=POSITIVE, default=2.5, metavar="X",
-        help="TPOT as a multiple of a decode step of 32 sequences of 4096 tokens (2.5)",
+        "--tpot-x", type=POSITIVE, metavar="X",
+        help=f"TPOT as a multiple of a decode step of 32 sequences of 4096 tokens ({TPOT_X:g})",
     )  # fmt: skip
     slo.add_argument("--ttft-ms", type=whole(1), metavar="MS", help="TTFT, absolute (from --ttft-x)")
     slo.add_argument("--tpot-ms", type=whole(1), metavar="MS", help="TPOT, absolute (from --tpot-x)")
@@ -169,19 +116,18 @@ def _profile(name_or_path: str) -> Profile:
 def load_of(args: argparse.Namespace) -> Load:
     """Return the load; raise ValueError naming what is wrong."""
     profile: Profile = args.profile
-    recorded = read(args.trace) if args.trace is not None else None
-    if recorded is not None:
-        lengths = tuple(RequestShape(request.prompt_tokens, request.output_tokens) for request in recorded)
-    else:
-        lengths = tuple(sample(args.workload, args.scale))
+    recorded = read_trace(args).fitting(profile.max_context) if args.trace is not None else None
+    lengths = recorded.lengths if recorded is not None else tuple(sample(args.workload, args.scale))
     units = references(profile, lengths, args.scale)
     promises = Promises()
     if not args.no_slo:
         promises = Promises(
-            args.ttft_ms or units.ttft_ms(args.ttft_x),
-            args.tpot_ms or units.tpot_ms(args.tpot_x),
+            args.ttft_ms or units.ttft_ms(args.ttft_x or TTFT_X),
+            args.tpot_ms or units.tpot_ms(args.tpot_x or TPOT_X),
             args.itl_ms,
         )
+    if recorded is not None and not (recorded.kind.has_promises and _leaves_promises(args)):
+        recorded = recorded.asking(promises)
     return Load(
         profile=profile,
         workload=args.workload,
@@ -192,5 +138,10 @@ def load_of(args: argparse.Namespace) -> Load:
         references=units,
         promises=promises,
         recorded=recorded,
-        source=str(args.trace or ""),
     )
+
+
+def _leaves_promises(args: argparse.Namespace) -> bool:
+    """Return True if no flag states a promise, so that requests keep the recorded ones."""
+    given = (args.ttft_x, args.tpot_x, args.ttft_ms, args.tpot_ms, args.itl_ms)
+    return not args.no_slo and all(value is None for value in given)

@@ -10,11 +10,12 @@ from typing import Any
 
 from rich.console import Console
 
-from sim.commands.arguments import POSITIVE, Load, add_load_flags, add_profile_flag, load_of, whole
+from sim.commands.arguments import Load, add_load_flags, add_profile_flag, load_of
 from sim.commands.arms import Arm
 from sim.commands.run_rows import facts_of, run_row
 from sim.commands.search import Found, Search, Tried, judge
 from sim.commands.simulate import spec_of, wide_console
+from sim.commands.values import POSITIVE, whole
 from sim.metrics import measure
 from sim.play.simulation import run
 from sim.reporting.simulated import read
@@ -59,8 +60,6 @@ def _budgets(text: str) -> tuple[int, ...]:
 
 def plan(args: argparse.Namespace) -> int:
     """Find a fleet and report it; return 0 if one was found, 1 if no fleet within the limit is enough."""
-    if args.trace is not None:
-        raise ValueError("trace is given; accepted: a workload, whose rate can be raised for the margin")
     load, console = load_of(args), wide_console()
     tried: list[tuple[float, Tried]] = []
     rows: list[dict[str, Any]] = []

@@ -9,7 +9,6 @@ from sim.commands.arguments import Load
 from sim.commands.arms import Arm
 from sim.metrics import Metrics
 from sim.result import End, SimResult
-from sim.workloads.trace import summarise
 
 
 def samples(result: SimResult) -> tuple[list[float], list[float]]:
@@ -42,7 +41,7 @@ def facts_of(load: Load, noise: float) -> dict[str, Any]:
         "references": asdict(load.references),
     }
     if load.recorded is not None:
-        return {**facts, "trace": summarise(load.recorded)}
+        return {**facts, "trace": load.recorded.facts()}
     return {
         **facts,
         "arrivals": load.process,

@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,29 +17,22 @@ from rich.table import Table
 
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
-from sim.commands.arguments import (
-    Load,
-    add_load_flags,
-    add_profile_flag,
-    load_of,
-    number,
-    numbers,
-    placement,
-    whole,
-)
+from sim.commands.arguments import Load, add_load_flags, add_profile_flag, load_of
 from sim.commands.arms import Arm, arms
 from sim.commands.false_refusals import FalseRefusals, false_refusals
 from sim.commands.run_rows import facts_of, run_row
+from sim.commands.values import number, numbers, placement, whole
 from sim.metrics import Metrics, measure
 from sim.play.simulation import run
 from sim.reporting.quantiles import Quantiles
 from sim.reporting.results import StepSample
 from sim.reporting.simulated import promises, read
 from sim.spec import FleetShape, SimSpec
-from sim.workloads.trace import TraceRequest
+from sim.workloads.trace import TraceRequest, rate_per_s
 
 WIDTH = 120
 """Width of the table if it goes to a file or a pipe."""
+LOAD = 0.8
 COLUMNS = (
     "good/s", "good", "refused", "kept", "TTFT p50", "p99", "TPOT p50", "p99", "ITL p99", "busy", "KV",
 )  # fmt: skip
@@ -93,11 +86,11 @@ def add_flags(command: argparse.ArgumentParser) -> None:
     rate = command.add_mutually_exclusive_group()
     rate.add_argument("--rate", type=numbers(0), metavar="R[,R]", help="requests a second")
     rate.add_argument(
-        "--load", type=numbers(0), default=[0.8], metavar="X[,X]",
-        help="rates as shares of the most that the fleet could carry (0.8)",
+        "--load", type=numbers(0), metavar="X[,X]",
+        help=f"rates as shares of the most that the fleet could carry ({LOAD:g})",
     )  # fmt: skip
     add_profile_flag(command)
-    add_load_flags(command, duration_s=120.0)
+    add_load_flags(command, duration_s=120.0, has_traces=True)
     command.add_argument("--seed", type=whole(0), default=0, metavar="N", help="the first seed (0)")
     command.add_argument(
         "--seeds", type=whole(1), default=1, metavar="N", help="the number of seeds, from --seed on (1)"
@@ -136,14 +129,16 @@ def simulate(args: argparse.Namespace) -> int:
     console = wide_console()
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("simulating", total=len(rates) * len(chosen) * args.seeds)
+        one = progress.add_task("")
         for rate in rates:
             for seed in range(args.seed, args.seed + args.seeds):
                 trace = load.trace(rate, seed)
                 for arm in chosen:
-                    progress.update(task, description=arm.name)
+                    progress.reset(one, total=len(trace), description=arm.name)
                     # A page shows the steps of one run of each arm.
                     is_shown = args.report is not None and seed == args.seed and rate == rates[-1]
-                    runs.append(_run(args, arm, trace, rate, seed, is_shown=is_shown))
+                    spec = spec_of(args, arm, trace, seed, log_steps=is_shown)
+                    runs.append(_run(args, arm, rate, spec, lambda: progress.advance(one)))
                     progress.advance(task)
     for rate in rates:
         show(console, args, load, [outcome for outcome in runs if outcome.rate_per_s == rate])
@@ -167,8 +162,9 @@ def wide_console() -> Console:
 def rates_of(args: argparse.Namespace, load: Load, fleet: FleetShape) -> list[float]:
     """Return the rates from low to high. A recorded trace has a rate of its own."""
     if load.recorded is not None:
-        span_s = load.recorded[-1].at_s - load.recorded[0].at_s
-        return [len(load.recorded) / span_s if span_s > 0 else float(len(load.recorded))]
+        if args.rate or args.load:
+            raise ValueError("--rate or --load is given beside --trace; accepted: --speed")
+        return [rate_per_s(load.recorded.requests)]
     if args.rate is not None:
         return sorted(set(args.rate))
     most = load.capacity_per_s(fleet, Placement.AGGREGATED)
@@ -176,25 +172,19 @@ def rates_of(args: argparse.Namespace, load: Load, fleet: FleetShape) -> list[fl
         raise ValueError(
             f"tpot is {load.promises.tpot_ms} ms; accepted: more, no batch of this profile decodes that fast"
         )
-    return sorted({share * most for share in args.load})
+    return sorted({share * most for share in args.load or [LOAD]})
 
 
 def _run(
-    args: argparse.Namespace,
-    arm: Arm,
-    trace: tuple[TraceRequest, ...],
-    rate: float,
-    seed: int,
-    *,
-    is_shown: bool,
+    args: argparse.Namespace, arm: Arm, rate: float, spec: SimSpec, arrived: Callable[[], None]
 ) -> ArmRun:
     began = time.perf_counter()
-    spec = spec_of(args, arm, trace, seed, log_steps=is_shown)
-    result = run(spec)
+    result = run(spec, arrived)
     wall_s = time.perf_counter() - began
     false = false_refusals(spec, result, args.false_refusals) if args.false_refusals else None
     metrics, steps = measure(result), tuple(step for worker in result.workers for step in worker.steps)
-    return ArmRun(arm, rate, seed, metrics, run_row(arm, rate, seed, result, metrics), steps, wall_s, false)
+    row = run_row(arm, rate, spec.seed, result, metrics)
+    return ArmRun(arm, rate, spec.seed, metrics, row, steps, wall_s, false)
 
 
 def report(told: dict[str, Any], runs: Sequence[ArmRun], path: Path) -> None:
@@ -237,6 +227,8 @@ def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmR
         f"{args.profile.name}, seeds {args.seed} to {args.seed + args.seeds - 1}",
         soft_wrap=True,
     )
+    for note in load.recorded.notes if load.recorded is not None else ():
+        console.print(note)
     table = Table(box=None, pad_edge=False)
     table.add_column("policy, placement, fleet", no_wrap=True)
     for name in COLUMNS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from router.core.model.events import StepReported, WorkerFacts, WorkerJoined, WorkerLoad
 from router.core.model.state import CoreConfig
@@ -23,8 +23,9 @@ from sim.workers.worker import SimWorker, WorkerCommand
 class Simulation:
     """Runs once."""
 
-    def __init__(self, spec: SimSpec) -> None:
+    def __init__(self, spec: SimSpec, arrived: Callable[[], None] = lambda: None) -> None:
         self._spec = spec
+        self._arrived = arrived
         self._clock = Clock()
         self._store = MemoryStore(lambda: self._clock.now)
         self._requests = Requests(spec)
@@ -98,6 +99,7 @@ class Simulation:
 
     def _arrive(self, place: int) -> None:
         spec, clock = self._spec, self._clock
+        self._arrived()
         submit = self._shells[place % spec.num_routers].submit
         hits = self._prefix_hits(place) if self._has_shared else {}
         clock.at(clock.now + self._receive_s(clock.now), submit, self._requests.arrived(place, hits))
@@ -105,7 +107,7 @@ class Simulation:
             clock.at(spec.trace[place + 1].at_s, self._arrive, place + 1)
 
     def _prefix_hits(self, place: int) -> dict[str, int]:
-        names = self._requests.block_names(place)
+        names = self._requests.name_blocks(place)
         held = {key: worker.pool.num_held(names) for key, worker in self._workers.items()}
         return {key: count for key, count in held.items() if count}
 
@@ -136,15 +138,15 @@ class Simulation:
         return {name: count for name, count in held.items() if count}
 
 
-def run(spec: SimSpec) -> SimResult:
-    """Simulate; the same specification gives the same result.
+def run(spec: SimSpec, arrived: Callable[[], None] = lambda: None) -> SimResult:
+    """Simulate; the same specification gives the same result. `arrived` is called for each request.
 
     Nothing here is kept by a cycle, so the collector would only walk what is there, over and over.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return Simulation(spec).run()
+        return Simulation(spec, arrived).run()
     finally:
         if was_enabled:
             gc.enable()

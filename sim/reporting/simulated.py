@@ -43,11 +43,17 @@ def _asked(document: dict[str, Any]) -> dict[str, str]:
             "arrivals": f"{document['arrivals']}, {document['duration_s']:g} s per run, first tenth dropped",
             "promise": promises(document),
         }
+    return {**trace_facts(document["workload"], trace), "promise": promises(document)}
+
+
+def trace_facts(name: str, trace: dict[str, Any]) -> dict[str, str]:
+    """Return the figures of a recorded trace in words."""
+    speed = trace.get("speed", 1.0)
+    hurry = f", {speed:g} × as fast" if speed != 1 else ""
     return {
-        "trace": document["workload"],
-        "requests": f"{trace['requests']}, first tenth dropped",
-        "arrivals": f"as recorded, over {trace['duration_s']:.4g} s",
-        "promise": promises(document),
+        "trace": name,
+        "requests": "; ".join([f"{trace['requests']}, first tenth dropped", *trace.get("left_out", ())]),
+        "arrivals": f"as recorded{hurry}, over {trace['duration_s']:.4g} s",
     }
 
 

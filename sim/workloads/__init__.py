@@ -1,7 +1,8 @@
 """Workloads: the requests that a fleet is offered. Pure functions that draw from seeds. In reading order:
 
 - `shapes`: lengths and arrival times; `slo`: promises as ratios of times without load
-- `trace`: requests as JSON lines, and their figures
+- `trace`: requests as they came, the part of them that is played, and their figures; `formats`: the files
+  that traces come in
 
 The package may import only `scheduling`. Benchmarks and the simulator use it.
 """

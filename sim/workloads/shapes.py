@@ -24,7 +24,7 @@ class RequestShape:
     output_tokens: int
     slo_class: str = "standard"
     shared_blocks: tuple[int, ...] = ()
-    """Places in the pool of shared prefix blocks that the prompt begins with."""
+    """Places in the pool of shared prefix blocks that the prompt begins with; it may end in the last one."""
     shared_block_tokens: int = 0
 
 
@@ -101,12 +101,13 @@ def shapes(workload: str, count: int, seed: int, scale: float, cap: int | None =
     return [WORKLOADS[workload](rng, scale, limit) for _ in range(count)]
 
 
-def prompt_ids(shape: RequestShape, rng: random.Random, vocab_size: int) -> list[int]:
-    """Return random token ids; shared blocks depend only on their place in the pool."""
+def prompt_ids(shape: RequestShape, rng: random.Random, vocab_size: int, pool: str = "") -> list[int]:
+    """Return random token ids; shared blocks depend only on the pool and on their place in it."""
     ids: list[int] = []
     for block in shape.shared_blocks:
-        block_rng = random.Random(f"shared:{block}")
+        block_rng = random.Random(f"shared:{pool}{block}")
         ids += block_rng.choices(range(vocab_size), k=shape.shared_block_tokens)
+    del ids[shape.prompt_tokens :]
     return ids + rng.choices(range(vocab_size), k=shape.prompt_tokens - len(ids))
 
 

@@ -22,7 +22,8 @@ from router.request import Request
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
-from sim.workloads.trace import TraceRequest, parse
+from sim.workloads.formats.reading import FORMATS, requests
+from sim.workloads.trace import TraceRequest
 
 COST = CostModel((1e-3, 1e-5, 1e-6, 0.0, 0.0, 0.0), 0.0)
 FACTS = WorkerFacts("decode-0", "i1", "decode", "127.0.0.1:1", "f", 16, 100, 8, 256)
@@ -119,4 +120,5 @@ def test_a_recording_that_is_decided_otherwise_gives_no_trace(recording: Path) -
 def test_a_trace_is_left_beside_the_recording_and_can_be_simulated(recording: Path) -> None:
     log = recording.rename(recording.with_suffix(".jsonl"))
     write_traces({"slack": log}, began_s=0.0)
-    assert tuple(parse(log.with_suffix(TRACE_SUFFIX).read_text().splitlines())) == trace(log)[1]
+    lines = log.with_suffix(TRACE_SUFFIX).read_text().splitlines()
+    assert tuple(requests(lines, FORMATS["baton"])) == trace(log)[1]

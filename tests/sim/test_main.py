@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sim.__main__ import main
-from sim.workloads.trace import dump
+from sim.workloads.formats.baton import dump
 from tests.sim.conftest import make_trace
 
 SMALL = ["--duration-s", "4", "--rate", "4"]
@@ -113,6 +113,11 @@ def test_a_plan_leaves_a_page_with_its_answer(tmp_path: Path) -> None:
         (["--arrivals", "sometimes"], "arrivals is 'sometimes'; accepted: poisson"),
         (["--tpot-ms", "1"], "tpot is 1 ms; accepted: more"),
         (["--trace", "nowhere.jsonl"], "trace nowhere.jsonl cannot be read"),
+        (["--trace", "/dev/null"], "trace /dev/null, line 1: the line is None; accepted: at least one"),
+        (["--trace", "a", "--workload", "mixed"], "argument --workload: not allowed with argument --trace"),
+        (["--trace", "a", "--trace-format", "b"], "argument --trace-format: invalid choice: 'b'"),
+        (["--trace", "a", "--speed", "0"], "argument --speed: '0' is not accepted: a number above 0"),
+        (["--trace", "a", "--from", "-1"], "argument --from: '-1' is not accepted: a number from 0"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

@@ -1,93 +1,77 @@
-"""A trace is read back as it was written, and a damaged one is refused by line and field."""
+"""A part of a trace has its requests, faster or shorter as asked, and shares what the trace shares."""
 
-import json
+import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.workloads.trace import SLO_CLASSES, TraceError, TraceRequest, dump, parse
+from sim.workloads.trace import Excerpt, Part, TraceRequest, excerpt, fitting
 
-_MS = st.none() | st.integers(1, 100_000)
+WHOLE = Part()
 
 
 @st.composite
-def _requests(draw: st.DrawFn) -> TraceRequest:
-    prompt, output = draw(st.integers(1, 9000)), draw(st.integers(1, 500))
-    size = draw(st.integers(1, 512))
-    shared = tuple(draw(st.lists(st.integers(0, 15), max_size=prompt // size)))
-    return TraceRequest(
-        at_s=draw(st.floats(0, 1e6)),
-        prompt_tokens=prompt,
-        output_tokens=output,
-        slo_class=draw(st.sampled_from(SLO_CLASSES)),
-        ttft_ms=draw(_MS),
-        tpot_ms=draw(_MS),
-        itl_ms=draw(_MS),
-        tenant=draw(st.text(max_size=5)),
-        shared_blocks=shared,
-        shared_block_tokens=size if shared else 0,
-        max_tokens=draw(st.none() | st.integers(output, 600)),
+def traces(draw: st.DrawFn) -> list[TraceRequest]:
+    at_s, drawn = 0.0, []
+    for _ in range(draw(st.integers(1, 8))):
+        prompt, size = draw(st.integers(0, 9000)), draw(st.integers(1, 512))
+        shared = tuple(draw(st.lists(st.integers(0, 3), max_size=-(-prompt // size))))
+        output = draw(st.integers(0, 500))
+        at_s += draw(st.floats(0, 1000))
+        drawn.append(
+            TraceRequest(
+                at_s,
+                prompt,
+                output,
+                shared_blocks=shared,
+                shared_block_tokens=size if shared else 0,
+                max_tokens=draw(st.none() | st.integers(output, 600)),
+            )
+        )
+    return drawn
+
+
+@given(trace=traces(), cut_s=st.floats(0.001, 8000))
+def test_two_parts_make_the_whole(trace: list[TraceRequest], cut_s: float) -> None:
+    first = excerpt(trace, Part(for_s=cut_s))
+    second = excerpt(trace, Part(from_s=cut_s))
+    whole = excerpt(trace, WHOLE)
+    moved = [replace(request, at_s=request.at_s + cut_s) for request in second.requests]
+    assert [request.at_s for request in (*first.requests, *moved)] == pytest.approx(
+        [request.at_s for request in whole.requests]
     )
+    assert first.num_empty + second.num_empty == whole.num_empty
+    assert len(whole.requests) + whole.num_empty == len(trace)
+    assert all(request.prompt_tokens and request.output_tokens for request in whole.requests)
 
 
-@given(st.lists(_requests(), min_size=1, max_size=5))
-def test_a_trace_is_read_back_as_it_was_written(requests: list[TraceRequest]) -> None:
-    ordered = sorted(requests, key=lambda one: one.at_s)
-    assert parse(dump(ordered)) == ordered
+def test_nothing_behind_the_end_of_a_part_is_read() -> None:
+    endless = (TraceRequest(float(at), 1, 1) for at in itertools.count())
+    taken = excerpt(endless, Part(from_s=3, for_s=2, speed=4))
+    assert [request.at_s for request in taken.requests] == [0.0, 0.25]
 
 
-_GOOD = {"index": 0, "at_s": 1.0, "prompt_tokens": 10, "output_tokens": 2}
+@given(trace=traces(), scale=st.floats(0.001, 10))
+def test_scaled_requests_share_as_many_blocks(trace: list[TraceRequest], scale: float) -> None:
+    played = excerpt(trace, Part(scale=scale)).requests
+    for request, own in zip(played, excerpt(trace, WHOLE).requests, strict=True):
+        assert request.prompt_tokens == max(1, round(own.prompt_tokens * scale))
+        assert request.shared_blocks == own.shared_blocks[: len(request.shared_blocks)]
+        size = request.shared_block_tokens
+        assert bool(size) == bool(own.shared_block_tokens)
+        # Only the last one may end behind the prompt, as before.
+        assert (len(request.shared_blocks) - 1) * size < request.prompt_tokens
+        assert request.max_tokens is None or request.max_tokens >= request.output_tokens
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"at_s": -1.0}, "at_s"),
-        ({"at_s": float("nan")}, "at_s"),
-        ({"at_s": float("inf")}, "at_s"),
-        ({"at_s": True}, "at_s"),
-        ({"at_s": None}, "at_s"),
-        ({"index": 1}, "index"),
-        ({"prompt_tokens": 0}, "prompt_tokens"),
-        ({"prompt_tokens": 2.5}, "prompt_tokens"),
-        ({"prompt_tokens": None}, "prompt_tokens"),
-        ({"output_tokens": -3}, "output_tokens"),
-        ({"ttft_ms": 0}, "ttft_ms"),
-        ({"tpot_ms": float("nan")}, "tpot_ms"),
-        ({"slo_class": "gold"}, "slo_class"),
-        ({"slo_class": ["batch"]}, "slo_class"),
-        ({"tenant": 3}, "tenant"),
-        ({"shared_blocks": [1]}, "shared_block_tokens"),
-        ({"shared_blocks": [1, 2], "shared_block_tokens": 8}, "shared_blocks"),
-        ({"max_tokens": 1}, "max_tokens"),
-        ({"tokens": 5}, "tokens"),
-    ],
-)
-def test_a_wrong_value_is_refused_by_line_and_field(change: dict, field: str) -> None:
-    with pytest.raises(TraceError, match=f"line 1: {field} is .*; accepted: ") as raised:
-        parse([json.dumps(_GOOD | change)])
-    assert (raised.value.line, raised.value.field) == (1, field)
+@given(traces())
+def test_a_part_at_its_own_speed_is_as_it_was(trace: list[TraceRequest]) -> None:
+    kept = [request for request in trace if request.prompt_tokens and request.output_tokens]
+    assert list(excerpt(trace, WHOLE).requests) == kept
 
 
-def test_time_running_backwards_is_refused() -> None:
-    lines = [json.dumps(_GOOD), json.dumps(_GOOD | {"index": 1, "at_s": 0.5})]
-    with pytest.raises(TraceError, match=r"line 2: at_s is 0\.5; accepted: from 1,"):
-        parse(lines)
-
-
-def test_a_lost_line_is_refused_as_a_hole() -> None:
-    lines = [json.dumps(_GOOD), json.dumps(_GOOD | {"index": 2})]
-    with pytest.raises(TraceError, match="line 2: index is 2; accepted: 1: a trace has no holes"):
-        parse(lines)
-
-
-@pytest.mark.parametrize("line", ["", "{", "[1]", "7"])
-def test_a_line_that_is_no_object_is_refused(line: str) -> None:
-    with pytest.raises(TraceError, match="line 2"):
-        parse([json.dumps(_GOOD), line])
-
-
-def test_an_empty_trace_is_refused() -> None:
-    with pytest.raises(TraceError, match="at least one request"):
-        parse([])
+def test_a_context_leaves_out_what_can_outgrow_it() -> None:
+    short, long = TraceRequest(0.0, 90, 10), TraceRequest(1.0, 90, 10, max_tokens=11)
+    assert fitting(Excerpt((short, long), 3), 100) == Excerpt((short,), 3, 1)
