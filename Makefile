@@ -297,6 +297,10 @@ pictures: $(READY) ## draw the README's plot of goodput from a new simulation; t
 recording: $(READY) ## record `make demo` in a terminal, and draw it into docs/pictures/demo.svg
 	$(BIN)/python -m tools.record --out docs/pictures/demo.svg "make demo"
 
+.PHONY: timeline
+timeline: $(READY) ## draw the steps of three policies into docs/pictures/timeline.png; needs chromium on PATH, and an idle machine
+	$(BIN)/python -m tests.gateway.page.picture docs/pictures/timeline.png
+
 .PHONY: models
 models: $(READY) ## try every causal model type of transformers with a tiny model, and write docs/models.md; takes two minutes
 	$(BIN)/python -m tools.try_models

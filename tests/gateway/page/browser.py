@@ -72,12 +72,13 @@ class Page:
             await self.ask(f"{domain}.enable")
         await self.resize(1280, 900)
 
-    async def resize(self, width: int, height: int) -> None:
+    async def resize(self, width: int, height: int, pixels: int = 1) -> None:
+        """Give the page a size, with so many pixels along each of its own."""
         await self.ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
-            deviceScaleFactor=1,
+            deviceScaleFactor=pixels,
             mobile=False,
         )
 
@@ -144,6 +145,17 @@ class Page:
         """Write what is seen as a PNG."""
         shot = await self.ask("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(shot["data"]))
+
+    async def picture_of(self, selector: str) -> str:
+        """Return the first element that a CSS selector matches, as a PNG in base 64."""
+        box = await self.value(
+            f"(() => {{ const box = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
+            " return {x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height}; })()"
+        )
+        clip = {**box, "scale": 1}
+        shot = await self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        picture: str = shot["data"]
+        return picture
 
 
 def browser() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest_asyncio
 from tests.fleet.driving import TRIES
 from tests.fleets import DEMO_MODEL, NewFleet, kept
 from tests.gateway.page.browser import Page, opened_page
+from tests.gateway.page.picture import timeline
 from tests.gateway.running import Served, running_gateway, running_timed
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
@@ -261,3 +263,9 @@ async def test_a_key_is_asked_for_and_stays_in_the_tab(new_fleet: NewFleet, tmp_
                 while await page.value("sessionStorage.length"):
                     await asyncio.sleep(0.05)
             assert page.complaints == []
+
+
+async def test_the_steps_of_a_policy_are_drawn_for_documents(tmp_path: Path) -> None:
+    picture = base64.b64decode(await timeline("slack", tmp_path))
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 10_000  # an empty canvas is a tenth of that
