@@ -18,6 +18,8 @@ export OMP_NUM_THREADS ?= 1
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := .venv/.ready
+NATIVE_SOURCES := kernels/native/build.py $(wildcard kernels/native/source/*.[ch])
+NATIVE_READY := kernels/native/built/.ready
 PROTO_READY := .venv-proto/.ready
 NIXL_READY := .venv-nixl/.ready
 NODE_READY := .venv-node/.ready
@@ -37,18 +39,29 @@ help: ## list the commands
 .PHONY: setup
 setup: $(READY) ## make .venv from the lock file; does nothing when it is up to date
 
-# Locked packages come first and without their dependencies, so only torch asks for torch. uv installs them in
-# seconds and pip in minutes, which takes its place where uv cannot be had or finds no packages.
-$(READY): pyproject.toml deploy/requirements/dev.lock kernels/native/build.py $(wildcard kernels/native/source/*.[ch])
+# What this machine computes with is compiled while packages are fetched and unpacked.
+$(READY): pyproject.toml deploy/requirements/dev.lock $(NATIVE_SOURCES)
 	@test -n "$(PYTHON)" || { echo "Baton needs Python 3.11 or newer; name one with 'make PYTHON=...'" >&2; exit 1; }
 	@echo "Setting up .venv; the download of torch takes longest"
 	"$(PYTHON)" -m venv .venv
+	@trap 'kill $$(jobs -p) 2>/dev/null; true' EXIT; \
+		"$(PYTHON)" -m kernels.native.build --this-machine & \
+		$(MAKE) --no-print-directory packages && wait
+	@touch $@
+
+# Locked packages come first and without their dependencies, so only torch asks for torch. uv installs them in
+# seconds and pip in minutes, which takes its place where uv cannot be had or finds no packages.
+.PHONY: packages
+packages:
 	-@$(PIP) install --quiet --no-deps --require-hashes -r deploy/requirements/lock.lock
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --require-hashes -r deploy/requirements/dev.lock \
 		|| $(PIP) install --no-deps --require-hashes -r deploy/requirements/dev.lock
 	$(PIP) install "$$(sed -n 's/^  "\(torch==.*\)",$$/\1/p' pyproject.toml)" $(TORCH_PIP_ARGS)
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	$(PIP) check
+
+# Tests compare all libraries that a processor runs; what is built already stays.
+$(NATIVE_READY): $(NATIVE_SOURCES) | $(READY)
 	$(BIN)/python -m kernels.native.build
 	@touch $@
 
@@ -57,7 +70,7 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 	@trap : INT; $(BIN)/python -m baton.cli demo; code=$$?; test $$code -eq 130 || exit $$code
 
 .PHONY: test
-test: $(READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
+test: $(READY) $(NATIVE_READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces and not go and not browser $(NOT_HELM)" $(WITH_FLEETS) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
@@ -308,6 +321,10 @@ models: $(READY) ## try every causal model type of transformers with a tiny mode
 .PHONY: bench
 bench: $(READY) ## measure a fleet, its own unless told of one; BENCH_ARGS are passed on, for example BENCH_ARGS=--help
 	$(BIN)/python -m benchmarks bench $(BENCH_ARGS)
+
+.PHONY: bench-start
+bench-start: $(READY) ## measure how long a bare clone takes to its first streamed token, part by part; downloads what a newcomer downloads
+	$(BIN)/python -m benchmarks start $(START_ARGS)
 
 CPU_ARGS ?=
 

@@ -7,6 +7,7 @@
 - `peers`: the frontends of others, in turns with Baton's; `router_cost`: where the costs of Baton's are
 - `cpu`: the engine and a fleet on a CPU, beside other engines and beside the limits of the machine
 - `costs`: single steps and decisions, timed in one process; `decodes`: requests for engines without a fleet
+- `start`: the way from a bare clone to the first streamed token
 - `gpu`: the engine beside the limits of a GPU, with its own command
 - `plot`: a page from the JSON of measurements
 

@@ -5,7 +5,7 @@
         layers.c     what it calls for decoder layers, one after the other
         ops.h        the arguments of the ops
         rows.c       norms, activations, rotation
-        attention.c  attention over the paged KV
+        attention.h  attention over the paged KV, for attention.c in floats and attention_whole.c in 8 bits
         linear.c     linear layers
         adapters.c   LoRA adapters beside linear layers
         group.c      waits for the other processes that compute parts of the same layers

@@ -1,18 +1,23 @@
 """Compiles the C sources for this architecture's processors: `python -m kernels.native.build [COMPILER]`.
 
 One library is made for each set of instructions, so that an image which is built on one machine is fast on
-another. Without a C compiler nothing is built, and PyTorch computes instead. A compiler that does not know
-the newest instructions builds the other libraries.
+another; `--this-machine` makes the one that is used here. What was built from these sources stays. Without a
+C compiler nothing is built, and PyTorch computes instead. A compiler that does not know the newest
+instructions builds the other libraries.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,10 +68,17 @@ TARGETS = {
     ),
 }
 """The targets of each architecture, the best first."""
+_CPUINFO = {
+    "fma3": "fma",
+    "bmi": "bmi1",
+    "lzcnt": "abm",
+    **{f"avx512_{part}": f"avx512{part}" for part in ("f", "bw", "cd", "dq", "vl")},
+}
+"""Names of features in /proc/cpuinfo, where they differ from torch's."""
 # NaN and infinity keep their meaning, and sums their order. How vectors are passed between functions (psabi)
 # does not matter, since all that take one are inlined.
 FLAGS = (
-    "-O3", "-std=gnu11", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wno-psabi",
+    "-O3", "-std=gnu11", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-psabi",
     "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
 
@@ -74,6 +86,18 @@ FLAGS = (
 def targets() -> tuple[Target, ...]:
     """Return the targets of this architecture, the best first; none if it is not known."""
     return TARGETS.get(platform.machine(), ())
+
+
+def of_processor(known: Sequence[Target], cpuinfo: str) -> Target:
+    """Return the best target that a processor runs, by /proc/cpuinfo; the last one if that has no features.
+
+    Nothing of torch is imported, so that this can go on while torch is installed.
+    """
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
+    has = set(found[1].split()) if found else set()
+    return next(
+        (each for each in known if {_CPUINFO.get(name, name) for name in each.features} <= has), known[-1]
+    )
 
 
 def library_path(target: Target, built: Path = BUILT) -> Path:
@@ -93,52 +117,82 @@ def compiler() -> str | None:
     return next((path for name in COMPILERS if (path := shutil.which(name))), None)
 
 
-def build(command: str, built: Path = BUILT) -> list[Path]:
-    """Compile the libraries of this architecture; return the paths of those that could be compiled.
+def build(command: str, built: Path = BUILT, wanted: Sequence[Target] | None = None) -> list[Path]:
+    """Compile the libraries of targets, by default all of this architecture; return the paths of those that
+    could be compiled, or were built from these sources before.
 
     Raises subprocess.CalledProcessError, whose `stderr` is the compiler's, if not even the last could be.
     """
+    wanted = targets() if wanted is None else wanted
     built.mkdir(exist_ok=True)
-    wanted = targets()
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
-        are_made = list(compilers.map(lambda target: _compile(command, target, built, wanted[-1]), wanted))
-    return [library_path(target, built) for target, is_made in zip(wanted, are_made, strict=True) if is_made]
+    missing = [target for target in wanted if not _is_current(library_path(target, built))]
+    sources = sorted(SOURCE.glob("*.c"), key=lambda path: path.stat().st_size, reverse=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="unfinished-", dir=built) as folder,
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers,
+    ):
+        made = {
+            target: [compilers.submit(_compile, command, target, path, Path(folder)) for path in sources]
+            for target in missing
+        }
+        for target, compiling in made.items():
+            runs = [each.result() for each in compiling]
+            failed = next((run for run in runs if run.returncode), None)
+            if failed is None:
+                _link(command, target, Path(folder), library_path(target, built))
+            elif target is wanted[-1]:
+                failed.check_returncode()
+    return [path for target in wanted if _is_current(path := library_path(target, built))]
 
 
-def _compile(command: str, target: Target, built: Path, needed: Target) -> bool:
-    """Return whether a library could be compiled; raise CalledProcessError if the `needed` one could not."""
-    path = library_path(target, built)
-    unfinished = path.with_suffix(".unfinished")
+def _is_current(path: Path) -> bool:
+    """Return whether a library was built from these sources."""
+    return path.exists() and source_digest().encode() in path.read_bytes()
+
+
+def _compile(command: str, target: Target, source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     digest = f'-DSOURCE_DIGEST="{source_digest()}"'
-    sources = map(str, sorted(SOURCE.glob("*.c")))
-    run = subprocess.run(
-        [command, *FLAGS, digest, *target.options, *sources, "-o", str(unfinished), "-lm"],
-        check=target is needed,
+    unit = folder / f"{target.name}-{source.stem}.o"
+    return subprocess.run(
+        [command, *FLAGS, digest, *target.options, "-c", str(source), "-o", str(unit)],
+        check=False,
         capture_output=True,
         text=True,
     )
-    if run.returncode == 0:
-        unfinished.replace(path)  # a worker that starts meanwhile finds a whole library, old or new
-    return run.returncode == 0
+
+
+def _link(command: str, target: Target, folder: Path, path: Path) -> None:
+    units = map(str, sorted(folder.glob(f"{target.name}-*.o")))
+    unfinished = folder / path.name
+    subprocess.run(
+        [command, "-shared", *units, "-o", str(unfinished), "-lm"], check=True, capture_output=True, text=True
+    )
+    unfinished.replace(path)  # a worker that starts meanwhile finds a whole library, old or new
 
 
 def main() -> None:
-    """Build with the compiler that the first argument names, or with one that is installed.
+    """Build with the compiler that is named, or with one that is installed.
 
     It is no failure if nothing can be built, which the output says.
     """
-    command = sys.argv[1] if len(sys.argv) > 1 else compiler()
+    parser = argparse.ArgumentParser(prog="python -m kernels.native.build", description=__doc__)
+    parser.add_argument("compiler", nargs="?", default=compiler(), metavar="COMPILER")
+    parser.add_argument("--this-machine", action="store_true", help="only the library that is used here")
+    args = parser.parse_args()
+    command, wanted = args.compiler, targets()
+    if wanted and args.this_machine:
+        wanted = (of_processor(wanted, Path("/proc/cpuinfo").read_text(encoding="utf-8")),)
     if command is None:
         sys.stdout.write(f"No C compiler ({', '.join(COMPILERS)}); {_WITHOUT}\n")
         return
     try:
-        made = build(command)
+        made = build(command, wanted=wanted)
     except OSError as error:
         sys.stdout.write(f"{command} cannot be run ({error}); {_WITHOUT}\n")
     except subprocess.CalledProcessError as error:
         sys.stdout.write(f"{error.stderr}{command} cannot compile native ops; {_WITHOUT}\n")
     else:
-        sys.stdout.write(f"Built {len(made)} of {len(targets())} libraries of native ops with {command}\n")
+        sys.stdout.write(f"Built {len(made)} of {len(wanted)} libraries of native ops with {command}\n")
 
 
 if __name__ == "__main__":

@@ -273,7 +273,11 @@ def test_a_compiler_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_set_up_goes_on_without_a_compiler(tmp_path: Path) -> None:
     """Missing, or too old for a processor it has to compile for: the output says what follows."""
-    command = [sys.executable, "-m", "kernels.native.build", str(tmp_path / "missing-cc")]
+    script = (
+        "import sys; from pathlib import Path; from kernels.native import build;"
+        "build.SOURCE = Path(sys.argv.pop()); build.main()"  # sources of which nothing is built
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "missing-cc"), str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "missing-cc cannot be run" in run.stdout
     assert "workers on a CPU compute in PyTorch alone" in run.stdout
@@ -289,6 +293,37 @@ def test_a_processor_without_wide_vectors_gets_a_library_of_its_own(limit: str, 
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
     )
     assert loaded.stdout.strip() == target
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("flags\t\t: fpu avx f16c fma abm bmi1 avx2 bmi2", "avx2"),
+        ("flags : fma abm f16c bmi1 avx2 bmi2 avx512f avx512dq avx512cd avx512bw avx512vl", "avx512"),
+        ("flags : fpu sse2", "x86-64"),
+        ("vendor : unknown", "x86-64"),
+    ],
+)
+def test_the_library_of_a_machine_is_found_without_torch(cpuinfo: str, name: str) -> None:
+    text = f"processor\t: 0\n{cpuinfo}\nbugs\t: none\n"
+    assert build.of_processor(build.TARGETS["x86_64"], text).name == name
+
+
+@needs_library
+def test_this_machine_is_found_as_torch_finds_it() -> None:
+    native = loader.library()
+    assert native is not None
+    assert build.of_processor(build.targets(), Path("/proc/cpuinfo").read_text()) == native.target
+
+
+@needs_library
+def test_only_what_is_missing_is_built(few_sources: Path, tmp_path: Path) -> None:
+    command, (first, last) = build.compiler(), build.targets()[-2:]
+    assert command is not None
+    (one,) = build.build(command, tmp_path, (last,))
+    made_at = one.stat().st_mtime_ns
+    assert len(build.build(command, tmp_path, (first, last))) == 2
+    assert one.stat().st_mtime_ns == made_at
 
 
 @pytest.mark.parametrize(

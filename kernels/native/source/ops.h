@@ -139,6 +139,8 @@ Phase norm_phase(const NormOp *a, int is_bf16);
 Phase gate_phase(const GateOp *a, int is_bf16);
 Phase rope_phase(const RopeOp *a, int is_bf16);
 Phase attention_phase(const AttentionOp *a, int is_bf16);
+void attend_whole_f32(const void *a, i64 index);
+void attend_whole_bf16(const void *a, i64 index);
 Phase linear_phase(const LinearOp *a, int is_bf16);
 Phase adapter_phase(const AdapterOp *a, int is_bf16);
 Phase scale_phase(const ScaleOp *a, int is_bf16);
