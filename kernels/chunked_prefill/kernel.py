@@ -30,8 +30,6 @@ from kernels.paged_attention.kernel import MAX_TILE, attend_tiles, normalise
 from kernels.paged_decode.splits import choose_num_splits
 from kernels.span_sums.kernel import add_span, add_spans, count_spans, make_partials
 
-NUM_STAGES = 2
-
 
 @triton.jit(do_not_specialize=["num_seqs"])
 def _find_sequence(cu_ptr, num_seqs, tile, Q: tl.constexpr):
@@ -251,7 +249,9 @@ def chunked_prefill(
     group = num_q_heads // shape.num_kv_heads
     window = softmax.sliding_window
     head_pad = pad_to_dot(head_dim)
-    tiling = choose_tiling(group, head_pad, query.element_size(), in_spans=span is not None)
+    tiling = choose_tiling(
+        group, head_pad, query.element_size(), kv_layer.element_size(), in_spans=span is not None
+    )
     max_spans = 1
     if span is not None and num_tokens == num_seqs:
         capacity, num_rows = block_tables.shape[1] * shape.block_size, num_seqs * shape.num_kv_heads
@@ -288,7 +288,7 @@ def chunked_prefill(
         SPAN=span,
         DOT_IN_FP32=dot_in_fp32(_chunked_prefill_kernel, query.dtype),
         num_warps=tiling.num_warps,
-        num_stages=NUM_STAGES,
+        num_stages=tiling.num_stages,
     )
     if span is not None and partials is not None and num_splits > 1:
         add_spans(*partials, context_lens, cu_seqlens_q, softmax.sinks, window, span, out)

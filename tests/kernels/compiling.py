@@ -4,6 +4,9 @@ That needs no GPU: Triton's wheel carries the assembler. The public wrappers run
 recorder in each kernel's place, so that what is compiled is what they launch: arguments, constants, options.
 """
 
+import re
+import subprocess
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -82,3 +85,18 @@ def assert_runs_on_hopper(recorder: Recorder) -> None:
     for compiled in recorder.compile():
         assert compiled.asm["cubin"]
         assert compiled.metadata.shared <= HOPPER_SHARED_BYTES
+
+
+def loops_of_products(compiled: Any, directory: Path) -> list[str]:
+    """Return the machine code of each loop that multiplies on tensor cores."""
+    binary = directory / "kernel.cubin"
+    binary.write_bytes(compiled.asm["cubin"])
+    command = [triton.knobs.nvidia.nvdisasm.path, binary]
+    code = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    lines, begins, loops = code.splitlines(), dict[str, int](), []
+    for number, line in enumerate(lines):
+        if label := re.match(r"(\.L_x_\d+):", line):
+            begins[label[1]] = number
+        elif (branch := re.search(r"\bBRA `\((\.L_x_\d+)\)", line)) and branch[1] in begins:
+            loops.append("\n".join(lines[begins[branch[1]] : number]))
+    return [loop for loop in loops if "HGMMA" in loop]

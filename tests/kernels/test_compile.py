@@ -1,5 +1,7 @@
 """Every kernel compiles for Hopper."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ import kernels.paged_decode.kernel as paged_decode
 import kernels.span_sums.kernel as span_sums
 import kernels.store_kv.kernel as store_kv
 from tests.kernels.cases import FEATURES, features, make_case
-from tests.kernels.compiling import Recorder, assert_runs_on_hopper, record
+from tests.kernels.compiling import Recorder, assert_runs_on_hopper, loops_of_products, record
 
 # Each feature alone and all together in the dtype most models come in, all together in the others, and the
 # widest heads, whose tiles are the largest.
@@ -45,14 +47,22 @@ def test_paged_decode_compiles(
 
 @pytest.mark.parametrize(("dtype", "head_dim", "feature"), ATTENTION, ids=str)
 def test_chunked_prefill_compiles(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, head_dim: int, feature: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: torch.dtype, head_dim: int, feature: str
 ) -> None:
+    """Where tiles of 16 bits fit, three groups of copies are in flight while one is multiplied."""
     prefill = record(monkeypatch, chunked_prefill, "_chunked_prefill_kernel")
     case = make_case([60, 5], head_dim=head_dim, dtype=dtype)
     query, arguments = case.query(41, 8), features(feature, 8)
     cu_seqlens_q = torch.tensor([0, 40, 41], dtype=torch.int32)
     chunked_prefill.chunked_prefill(query, *case.paged(), cu_seqlens_q, **arguments)
     assert_runs_on_hopper(prefill)
+    if dtype.itemsize == 2 and head_dim <= 128:
+        (compiled,) = prefill.compile()
+        loops = loops_of_products(compiled, tmp_path)
+        assert len(loops) == (3 if arguments["softmax"].sliding_window else 2)
+        for loop in loops:
+            assert "DEPBAR.LE SB0, 0x3" in loop
+            assert not {"STL", "LDL"} & set(loop.split())  # nothing spills there
 
 
 @pytest.mark.parametrize(("dtype", "head_dim", "feature"), ATTENTION_IN_SPANS, ids=str)
