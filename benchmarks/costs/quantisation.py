@@ -182,7 +182,7 @@ def _step(text: list[int], begin: int, end: int) -> StepBatch:
         context_lens=torch.tensor([end], dtype=torch.int32),
         cu_seqlens_q=torch.tensor([0, end - begin], dtype=torch.int32),
         logit_rows=positions - begin,
-        max_query_len=end - begin,
+        num_decodes=int(end - begin == 1),
         max_context_len=end,
     )
 

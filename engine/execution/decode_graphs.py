@@ -70,7 +70,7 @@ class DecodeGraphs:
         """Return whether every sequence has one token with wanted logits, and a recorded size fits."""
         most_rows, most_blocks = self._inputs.block_tables.shape
         num_rows, num_blocks = batch.block_tables.shape
-        is_decode = batch.max_query_len == 1 and len(batch.logit_rows) == num_rows
+        is_decode = batch.num_decodes == num_rows == len(batch.logit_rows)
         return is_decode and 0 < num_rows <= most_rows and num_blocks <= most_blocks
 
     def forward(self, batch: StepBatch) -> Tensor:
@@ -112,7 +112,7 @@ def idle_batch(num_rows: int, max_blocks: int, max_context: int, device: torch.d
         context_lens=torch.zeros(num_rows, dtype=torch.int32, device=device),
         cu_seqlens_q=indexes.to(torch.int32),
         logit_rows=indexes[:num_rows],
-        max_query_len=1,
+        num_decodes=num_rows,
         max_context_len=max_context,
     )
 
@@ -128,6 +128,7 @@ def first_rows(batch: StepBatch, num_rows: int) -> StepBatch:
         context_lens=batch.context_lens[:num_rows],
         cu_seqlens_q=batch.cu_seqlens_q[: num_rows + 1],
         logit_rows=batch.logit_rows[:num_rows],
+        num_decodes=num_rows,
     )
 
 

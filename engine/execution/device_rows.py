@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from engine.core.batch import Batch, ChunkWork, Rows, num_in
 from engine.core.sequence import Choice, SequenceGroup
 from engine.device import StepUpload
-from engine.model.attention.step_batch import NO_ADAPTER, AdapterRows, StepBatch, adapter_rows
+from engine.model.attention.step_batch import NO_ADAPTER, AdapterRows, StepBatch, adapter_rows, count_decodes
 from engine.sampling.sampling_table import SamplingTable
 from engine.speculation.prompt_lookup import PromptLookup
 from scheduling.speculation import Acceptance, Drafter
@@ -216,7 +216,7 @@ class StepAssembler:
         width = -(-longest // self._block_size)
         slots = self._slots(self._rows[rows], positions)
         return self._step_batch(
-            max_query_len=1,
+            num_decodes=n,
             max_context_len=longest,
             token_ids=self._table.token_ids[rows],
             positions=positions,
@@ -271,7 +271,7 @@ class StepAssembler:
                 wanted.append(start + chunk.end - chunk.begin - 1)
         slots = tables[owners, positions // size] * np.int64(size) + positions % size
         return self._step_batch(
-            max_query_len=int(lengths.max()),
+            num_decodes=count_decodes(lengths),
             max_context_len=longest,
             token_ids=token_ids,
             positions=positions,
@@ -299,7 +299,7 @@ class StepAssembler:
     def _step_batch(
         self,
         *,
-        max_query_len: int,
+        num_decodes: int,
         max_context_len: int,
         adapters: AdapterRows | None,
         **columns: NDArray[Any],
@@ -312,7 +312,7 @@ class StepAssembler:
         named = dict(zip(columns, tensors, strict=True))
         return StepBatch(
             **named,
-            max_query_len=max_query_len,
+            num_decodes=num_decodes,
             max_context_len=max_context_len,
             adapters=adapters,
         )

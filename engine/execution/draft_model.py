@@ -27,7 +27,7 @@ from engine.core.batch import Batch
 from engine.device import StepUpload, mark_steps
 from engine.execution.device_rows import DeviceRows
 from engine.execution.stages import Runner
-from engine.model.attention.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch, count_decodes
 from engine.sampling.sampler import Draw
 from engine.speculation.computed_blocks import ComputedBlocks
 from scheduling.cost_model import CostModel, StepShape
@@ -173,7 +173,7 @@ class DraftModel:
             "logit_rows": starts[1:] - 1 if with_logits else np.empty(0, dtype=np.int64),
         }
         named = dict(zip(columns, self._uploaded(list(columns.values())), strict=True))
-        return StepBatch(**named, max_query_len=int(lengths.max()), max_context_len=longest, adapters=None)
+        return StepBatch(**named, num_decodes=count_decodes(lengths), max_context_len=longest, adapters=None)
 
     def _uploaded(self, columns: Sequence[NDArray[Any]]) -> list[Tensor]:
         if self._upload is not None:

@@ -14,7 +14,7 @@ from engine.model.attention.step_batch import StepBatch, adapter_rows
 
 _COUNTS = struct.Struct("<7q")
 """T tokens, S sequences, max_blocks, R rows of logits, A slots of adapters (T, or 0 if no row has one),
-max_query_len, max_context_len."""
+num_decodes, max_context_len."""
 
 _CPU = torch.device("cpu")
 _NO_SLOTS = torch.empty(0, dtype=torch.int64)
@@ -25,7 +25,7 @@ def encoded(batch: StepBatch) -> list[Bytes]:
     tables = batch.block_tables
     adapter_slots = _NO_SLOTS if batch.adapters is None else torch.from_numpy(batch.adapters.slots)
     counts = _COUNTS.pack(
-        len(batch.token_ids), *tables.shape, len(batch.logit_rows), len(adapter_slots), batch.max_query_len,
+        len(batch.token_ids), *tables.shape, len(batch.logit_rows), len(adapter_slots), batch.num_decodes,
         batch.max_context_len,
     )  # fmt: skip
     columns = (
@@ -37,7 +37,7 @@ def encoded(batch: StepBatch) -> list[Bytes]:
 
 def decoded(content: bytearray) -> StepBatch:
     """Return the batch of these bytes, over which its tensors are."""
-    tokens, seqs, width, rows, adapted, max_query_len, max_context_len = _COUNTS.unpack_from(content)
+    tokens, seqs, width, rows, adapted, num_decodes, max_context_len = _COUNTS.unpack_from(content)
     longs, ints = (tokens, tokens, tokens, rows, adapted), (seqs * width, seqs, seqs + 1)
     token_ids, positions, slots, logit_rows, adapter_slots, tables, lens, starts = _tensors(
         content, longs, ints
@@ -50,7 +50,7 @@ def decoded(content: bytearray) -> StepBatch:
         context_lens=lens,
         cu_seqlens_q=starts,
         logit_rows=logit_rows,
-        max_query_len=max_query_len,
+        num_decodes=num_decodes,
         max_context_len=max_context_len,
         adapters=adapter_rows(adapter_slots.numpy(), _CPU) if adapted else None,
     )

@@ -6,7 +6,8 @@ head_dim]; row t is at position p = context_lens[s] - (cu_seqlens_q[s + 1] - t) 
     out[t, h] = Σ_n softmax_n(cap(scale · query[t, h]·K[s, n, h // group])) V[s, n, h // group]
 
 for n ≤ p, and n > p - sliding_window, with sinks[h] as one more logit in the denominator. A chunk of one
-token is a decode, so a batch may mix both. kv_layer [num_blocks, 2, block_size, num_kv_heads, head_dim];
+token is a decode, so a batch may mix both; those before the first longer chunk may go to `paged_decode`,
+which shares out their contexts. kv_layer [num_blocks, 2, block_size, num_kv_heads, head_dim];
 block_tables [num_seqs, max_blocks], context_lens [num_seqs], cu_seqlens_q [num_seqs + 1] are int32.
 
 One program takes Q consecutive queries of one sequence with the whole GQA group of one KV head, packed into
@@ -27,14 +28,15 @@ from kernels.launch import can_launch, check_tensor, dot_in_fp32, num_sms, pad_t
 from kernels.native import ops as native
 from kernels.paged_attention.arguments import Softmax, check_attention
 from kernels.paged_attention.kernel import MAX_TILE, attend_tiles, normalise
+from kernels.paged_decode.kernel import paged_decode
 from kernels.paged_decode.splits import choose_num_splits
 from kernels.span_sums.kernel import add_span, add_spans, count_spans, make_partials
 
 
-@triton.jit(do_not_specialize=["num_seqs"])
-def _find_sequence(cu_ptr, num_seqs, tile, Q: tl.constexpr):
-    """Return the last sequence whose tiles begin at or before `tile`."""
-    low = 0
+@triton.jit(do_not_specialize=["first_seq", "num_seqs"])
+def _find_sequence(cu_ptr, first_seq, num_seqs, tile, Q: tl.constexpr):
+    """Return the last sequence from `first_seq` on whose tiles begin at or before `tile`."""
+    low = first_seq
     high = num_seqs
     while high - low > 1:
         middle = (low + high) // 2
@@ -45,7 +47,7 @@ def _find_sequence(cu_ptr, num_seqs, tile, Q: tl.constexpr):
     return low
 
 
-@triton.jit(do_not_specialize=["num_seqs", "max_spans", "stride_table", "window"])
+@triton.jit(do_not_specialize=["num_decodes", "num_seqs", "max_spans", "stride_table", "window"])
 def _chunked_prefill_kernel(
     q_ptr,
     kv_ptr,
@@ -56,6 +58,7 @@ def _chunked_prefill_kernel(
     out_ptr,
     partial_stats_ptr,  # as `make_partials` gives them, or None without a SPAN
     partial_acc_ptr,
+    num_decodes,  # sequences in front, of one token each, whose rows are not written
     num_seqs,
     max_spans,
     stride_q_token,
@@ -83,10 +86,10 @@ def _chunked_prefill_kernel(
     DOT_IN_FP32: tl.constexpr,
 ):
     # Backwards: the last queries of a prompt have the most to read, and should not be what is waited for.
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    tile = num_decodes // Q + num_decodes + tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1).to(tl.int64)
     num_q_heads = tl.num_programs(1) * GROUP
-    seq = _find_sequence(cu_ptr, num_seqs, tile, Q)
+    seq = _find_sequence(cu_ptr, num_decodes, num_seqs, tile, Q)
     chunk_begin = tl.load(cu_ptr + seq)
     chunk_len = tl.load(cu_ptr + seq + 1) - chunk_begin
     query_begin = (tile - (chunk_begin // Q + seq)) * Q
@@ -212,14 +215,16 @@ def chunked_prefill(
     *,
     span: int | None = None,
     num_splits: int | None = None,
+    num_decodes: int = 0,
 ) -> Tensor:
     """Attend causally with each sequence's last tokens, its chunk, over its whole context.
 
     The chunk's own keys and values are in the pool already. cu_seqlens_q begins with 0, never falls, ends
     with num_tokens, and gives no sequence more tokens than its context; on the CPU this is checked. float64
     is always computed by the reference. Entries of `block_tables` that no visible position needs are never
-    read. A chunk's context is read by one program per KV head and tile of queries: where all chunks are one
-    token, `paged_decode` is the faster op.
+    read. A chunk's context is read by one program per KV head and tile of queries. Of the first sequences,
+    `num_decodes` have one token each; without a `span`, `paged_decode` attends with those, into the same
+    output.
 
     With a `span`, a multiple of 64, a compiled row has the same bits whatever the batch and its chunk, as
     long as the span is the same. Then, in a batch of as many tokens as sequences, `num_splits` programs (by
@@ -231,6 +236,8 @@ def chunked_prefill(
         raise ValueError(f"span is {span}; accepted: None, or a multiple of {MAX_TILE}")
     if num_splits is not None and (span is None or num_splits < 1):
         raise ValueError(f"num_splits is {num_splits}; accepted: None, or at least 1 with a span")
+    if not 0 <= num_decodes <= context_lens.shape[0]:
+        raise ValueError(f"num_decodes is {num_decodes}; accepted: 0 to {context_lens.shape[0]}")
     if query.dtype == torch.float64 or not can_launch(_chunked_prefill_kernel, query.device):
         if native.attends(query, kv_layer):
             return native.paged_attention(
@@ -244,7 +251,10 @@ def chunked_prefill(
         return out
     if span is not None:
         # A query of one token may have any stride, and Triton compiles another binary for some.
-        query = query.contiguous().view(-1).view(query.shape)
+        query, num_decodes = query.contiguous().view(-1).view(query.shape), 0
+    if num_decodes:
+        decodes = query[:num_decodes], kv_layer, block_tables[:num_decodes], context_lens[:num_decodes]
+        paged_decode(*decodes, softmax, kv_scales, out=out[:num_decodes])
     num_seqs, (num_tokens, num_q_heads, head_dim) = context_lens.shape[0], query.shape
     group = num_q_heads // shape.num_kv_heads
     window = softmax.sliding_window
@@ -259,7 +269,11 @@ def chunked_prefill(
         num_splits = num_splits or choose_num_splits(capacity, window, num_rows, num_sms(query.device))
     num_splits = min(num_splits or 1, max_spans)
     partials = None if span is None else make_partials(query, max_spans if num_splits > 1 else 1)
-    _chunked_prefill_kernel[(num_tokens // tiling.queries + num_seqs, shape.num_kv_heads, num_splits)](
+    tiles_before = num_decodes // tiling.queries + num_decodes
+    num_tiles = num_tokens // tiling.queries + num_seqs - tiles_before
+    if not num_tiles:
+        return out
+    _chunked_prefill_kernel[(num_tiles, shape.num_kv_heads, num_splits)](
         query,
         kv_layer,
         block_tables,
@@ -268,6 +282,7 @@ def chunked_prefill(
         softmax.sinks,
         out,
         *(partials or (None, None)),
+        num_decodes,
         num_seqs,
         max_spans,
         *query.stride()[:2],

@@ -202,6 +202,7 @@ def paged_decode(
     kv_scales: Tensor | None = None,
     *,
     num_splits: int | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Attend with sequence s's token at position context_lens[s] - 1 over positions 0 to itself.
 
@@ -224,7 +225,8 @@ def paged_decode(
                 query, kv_layer, kv_scales, block_tables, context_lens, starts, softmax
             )
         return paged_decode_reference(query, kv_layer, block_tables, context_lens, softmax, kv_scales)
-    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if out is None:
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if not out.numel():
         return out
     group = num_q_heads // shape.num_kv_heads

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from engine.execution.flight import StepMark
 from engine.execution.stages import Passed
-from engine.model.attention.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch, count_decodes
 
 
 def logits_after(tokens: Sequence[int], vocab_size: int) -> NDArray[np.float64]:
@@ -118,7 +118,7 @@ class FakeRunner:
         assert len(set(slots[is_stored].tolist())) == int(is_stored.sum())
         assert len(slots) == len(batch.token_ids) == len(batch.positions) == starts[-1]
         assert batch.max_context_len == max(lens)
-        assert batch.max_query_len == max(b - a for a, b in pairwise(starts))
+        assert batch.num_decodes == count_decodes([b - a for a, b in pairwise(starts)])
         values = torch.stack([batch.token_ids, batch.positions], dim=1)
         self.pool.view(-1, 2)[slots[is_stored]] = values[is_stored]
         self.num_steps += 1

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
-from engine.model.attention.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch, count_decodes
 from engine.model.model import Model
 
 # What block tables hold past a sequence's blocks: reading it would be an index error.
@@ -51,7 +51,7 @@ def make_batch(pieces: Sequence[Piece], block_size: int) -> StepBatch:
         context_lens=torch.tensor(context_lens, dtype=torch.int32),
         cu_seqlens_q=torch.tensor(ends, dtype=torch.int32),
         logit_rows=torch.tensor(ends[1:]) - 1,
-        max_query_len=max(len(piece.tokens) for piece in pieces),
+        num_decodes=count_decodes([len(piece.tokens) for piece in pieces]),
         max_context_len=max(context_lens),
     )
 

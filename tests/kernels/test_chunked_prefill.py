@@ -122,6 +122,26 @@ def test_sums_of_spans_equal_the_reference(
     assert_equals_reference(got, query, case, cu, arguments)
 
 
+@pytest.mark.parametrize("num_decodes", [1, 3, 4])
+@pytest.mark.parametrize("feature", ["plain", "all"])
+def test_decodes_in_front_of_chunks_go_to_the_kernel_for_decodes(
+    interpreter: Interpreter, feature: str, num_decodes: int
+) -> None:
+    """Both write one output, and the kernel for chunks leaves no tile out."""
+    decodes = [(70, 1), (1, 1), (130, 1), (17, 1)]
+    case, cu = ragged_case([*decodes, (100, 33), (20, 0), (40, 8), (5, 1)])
+    query, arguments = case.query(int(cu[-1]), 4), features(feature, 4)
+    got = interpreter.run("chunked_prefill", query, *case.paged(), cu, num_decodes=num_decodes, **arguments)
+    assert_equals_reference(got, query, case, cu, arguments)
+
+
+@pytest.mark.parametrize("num_decodes", [-1, 2])
+def test_refuses_more_decodes_than_sequences(num_decodes: int) -> None:
+    case, cu = ragged_case([(5, 1)])
+    with pytest.raises(ValueError, match=f"num_decodes is {num_decodes}; accepted: 0 to 1"):
+        chunked_prefill(case.query(1, 4), *case.paged(), cu, Softmax(0.3), num_decodes=num_decodes)
+
+
 @pytest.mark.parametrize("span", [0, -64, 96])
 def test_refuses_a_span_that_cuts_tiles(span: int) -> None:
     case, cu = ragged_case([(5, 1)])

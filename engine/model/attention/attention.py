@@ -159,9 +159,9 @@ class RotatingStep(ABC):
 class KernelAttention(RotatingStep):
     """The attention of one batch on a GPU: one launch stores, one attends.
 
-    Decode-only steps use the kernel that splits the context. In mixed steps decodes are chunks of one token.
-    In a deterministic model they always are, and each context is summed in fixed spans of `span` positions,
-    so bits do not depend on the kind of step.
+    Decodes use the kernel that splits contexts, and chunks behind them in a step the one for chunks. In a
+    deterministic model decodes are chunks of one token, and each context is summed in fixed spans of `span`
+    positions, so bits do not depend on the kind of step.
     """
 
     __slots__ = ("_span",)
@@ -181,9 +181,11 @@ class KernelAttention(RotatingStep):
     def _attend(self, layer: int, query: Tensor, softmax: Softmax) -> Tensor:
         batch, kv_layer, kv_scales = self._batch, self._pool.layer(layer), self._pool.scales(layer)
         paged = query, kv_layer, batch.block_tables, batch.context_lens
-        if batch.max_query_len == 1 and self._span is None:
+        num_decodes = batch.num_decodes if self._span is None else 0
+        if num_decodes == len(batch.context_lens):
             return paged_decode(*paged, softmax, kv_scales)
-        return chunked_prefill(*paged, batch.cu_seqlens_q, softmax, kv_scales, span=self._span)
+        starts = batch.cu_seqlens_q
+        return chunked_prefill(*paged, starts, softmax, kv_scales, span=self._span, num_decodes=num_decodes)
 
 
 @dataclass(frozen=True, slots=True)

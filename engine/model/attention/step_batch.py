@@ -94,6 +94,12 @@ def adapter_rows(slots: Ints, device: torch.device) -> AdapterRows | None:
     return AdapterRows(slots, device) if (slots != NO_ADAPTER).any() else None
 
 
+def count_decodes(lengths: Sequence[int] | Ints) -> int:
+    """Return how many sequences have one token, up to the first that has another number of them."""
+    (others,) = np.nonzero(np.asarray(lengths) != 1)
+    return int(others[0]) if others.size else len(lengths)
+
+
 @dataclass(frozen=True, slots=True)
 class StepBatch:
     """S sequences with T tokens in total; decodes and prefill chunks mix freely.
@@ -115,7 +121,8 @@ class StepBatch:
     """[S + 1] int32"""
     logit_rows: torch.Tensor
     """[R] int64, indexes into the T tokens whose logits are wanted, ascending"""
-    max_query_len: int
+    num_decodes: int
+    """Leading sequences that have one token each"""
     max_context_len: int
     in_flight: torch.Tensor | None = None
     """[T] bool; where True, `token_ids` has the token's place among those that the previous step draws."""
@@ -150,7 +157,7 @@ class StepBatch:
             context_lens=torch.tensor([sum(chunk) for chunk in chunks]).to(device, torch.int32),
             cu_seqlens_q=ends.to(device, torch.int32),
             logit_rows=(ends[1:] - 1).to(device),
-            max_query_len=max(tokens for _, tokens in chunks),
+            num_decodes=count_decodes([tokens for _, tokens in chunks]),
             max_context_len=max(map(sum, chunks)),
         )
 
@@ -167,7 +174,7 @@ class StepBatch:
             context_lens=self.context_lens.to(device),
             cu_seqlens_q=self.cu_seqlens_q.to(device),
             logit_rows=self.logit_rows.to(device),
-            max_query_len=self.max_query_len,
+            num_decodes=self.num_decodes,
             max_context_len=self.max_context_len,
             adapters=None if adapters is None else adapter_rows(adapters.slots, device),
         )

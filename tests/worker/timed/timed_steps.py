@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.model.attention.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch, count_decodes
 from worker.timed.timed_runner import TimedRunner
 
 BLOCK = 4
@@ -34,7 +34,7 @@ def batch_of(*sequences: tuple[Sequence[int], int, Sequence[int]]) -> StepBatch:
         context_lens=torch.tensor(lengths, dtype=torch.int32),
         cu_seqlens_q=torch.tensor([0, *ends], dtype=torch.int32),
         logit_rows=torch.tensor(ends - 1),
-        max_query_len=max(len(tokens) for tokens, _, _ in sequences),
+        num_decodes=count_decodes([len(tokens) for tokens, _, _ in sequences]),
         max_context_len=max(lengths),
     )
 
