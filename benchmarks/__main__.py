@@ -74,6 +74,7 @@ COMMANDS: dict[str, Command] = {
         seeds=THREE_SEEDS,
     ),
     "start": Command("start", "from a bare clone to the first streamed token", has_model=False, seeds=(1,)),
+    "switching": Command("costs.switching", "how long a step waits for Python's lock", has_model=False),
     "step-error": Command("costs.step_error", "the error of the cost model"),
     "quantisation": Command("costs.quantisation", "the change of logits by 8 bits, and the gain in memory"),
     "decisions": Command("costs.decisions", "how long pure decisions take", has_model=False),

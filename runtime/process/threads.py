@@ -1,9 +1,16 @@
-"""Start threads while memory is certain to suffice."""
+"""Start threads while memory is certain to suffice, and how often they take turns."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+
+SWITCH_S = 0.0002
+"""The time after which a thread of a worker that computes in Python lets another one go on.
+
+Each launch of a step gives up the interpreter lock, and the step thread then waits this long for it while the
+event loop is busy. By default it would be 5 ms.
+"""
 
 
 def started_executor(num_threads: int, name: str) -> ThreadPoolExecutor:

@@ -24,6 +24,7 @@ from runtime.hub.contents import Scope
 from runtime.hub.refusals import HubRefused
 from runtime.process.event_loop import uncollected_imports
 from runtime.process.log import configure_logging, say_why
+from runtime.process.threads import SWITCH_S
 from runtime.security.tls import CertificateRole
 from runtime.settings import draw_number
 from worker.config import WorkerConfig
@@ -72,6 +73,7 @@ def run(role: WorkerRole, build_sides: BuildSides) -> Never:
     except FetchFailed as error:
         sys.exit(error.exit_code)
     configure_logging(config.service.log_level, config.service.log_format, worker=config.worker_id)
+    sys.setswitchinterval(SWITCH_S)  # followers inherit it
     followers, members, listener = None, None, None
     if config.num_processes > 1 and config.place is None:
         listener = socket.create_server(("127.0.0.1", 0)) if gpus else None
