@@ -210,7 +210,8 @@ def paged_decode(
     always computed by the reference. Entries of `block_tables` that no visible position needs are never
     read. `num_splits` (1 to 64, by default chosen from the device, the table's width and the batch's size)
     bounds the programs that share one sequence's KV; a sequence's result is the same in any batch of equal
-    `num_splits`. The launch depends on sizes alone, so that it can be recorded in a CUDA graph.
+    `num_splits`. The launch depends on sizes alone, so that it can be recorded in a CUDA graph. The result is
+    in `out` if there is one.
     """
     shape = check_attention(query, kv_layer, kv_scales, block_tables, context_lens, softmax)
     num_seqs, (num_tokens, num_q_heads, head_dim) = context_lens.shape[0], query.shape
@@ -221,10 +222,12 @@ def paged_decode(
     if query.dtype == torch.float64 or not can_launch(_paged_decode_kernel, query.device):
         if native.attends(query, kv_layer):
             starts = torch.arange(num_seqs + 1, dtype=torch.int32)
-            return native.paged_attention(
+            result = native.paged_attention(
                 query, kv_layer, kv_scales, block_tables, context_lens, starts, softmax
             )
-        return paged_decode_reference(query, kv_layer, block_tables, context_lens, softmax, kv_scales)
+        else:
+            result = paged_decode_reference(query, kv_layer, block_tables, context_lens, softmax, kv_scales)
+        return result if out is None else out.copy_(result)
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if not out.numel():
