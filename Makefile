@@ -14,6 +14,9 @@ IN_PARALLEL := --dist worksteal -n 2
 WITH_FLEETS := --dist worksteal -n 3
 # One thread a process: the fleet is many processes, and torch's own default makes them fight for cores.
 export OMP_NUM_THREADS ?= 1
+# uv compiles nothing, and some images forbid Python to keep what it compiles: hundreds of processes of a run would
+# each compile what they import, which takes as long again as their start.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
