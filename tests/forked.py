@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -61,11 +63,24 @@ class Zygote:
         return ForkedProcess(order, stderr, self._control)
 
 
+_SHARED = ExitStack()
+
+
+@functools.cache
+def shared_zygote() -> Zygote:
+    """Return the one zygote for all tests of a process: its imports cost as much as a whole start."""
+    folder = _SHARED.enter_context(tempfile.TemporaryDirectory(prefix="baton-zygote-"))
+    return _SHARED.enter_context(Zygote(ROOT, Path(folder) / "log"))
+
+
 @pytest.fixture(scope="session")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    """One zygote for all tests of a process: its imports cost as much as a whole start."""
-    with Zygote(ROOT, tmp_path_factory.mktemp("zygote") / "log") as zygote:
-        yield zygote
+def zygote() -> Zygote:
+    return shared_zygote()
+
+
+def pytest_sessionfinish() -> None:
+    """End what it has forked, too."""
+    _SHARED.close()
 
 
 class _Forked(ManagedProcess):

@@ -1,20 +1,23 @@
-"""A gateway as a process of its own, as users run it."""
+"""A gateway as a process of its own, forked by a zygote: `test_starting.py` and `baton up` execute it."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 
 from baton import AsyncClient
 from baton.fleet import Fleet
 from tests.fleets import NewFleet
+from tests.forked import ForkedProcess, shared_zygote
 from tests.patience import PATIENCE_S
+from tests.zygote import Order
 from tools.house.source_tree import ROOT
 
 
@@ -25,7 +28,7 @@ class Gateway:
     url: str
     metrics: str
     """The address of its metrics."""
-    process: asyncio.subprocess.Process
+    process: ForkedProcess
     http: httpx.AsyncClient
 
 
@@ -54,11 +57,11 @@ async def running_timed(new_fleet: NewFleet, *flags: str) -> AsyncIterator[Serve
 
 @asynccontextmanager
 async def running_gateway(
-    routers: Sequence[str], *flags: str, stderr: int | None = None
+    routers: Sequence[str], *flags: str, log: Path | None = None
 ) -> AsyncIterator[Gateway]:
     named = [part for router in routers for part in ("--router", router)]
     command = ("gateway", "--listen", "127.0.0.1:0", "--connect-s", "2", *named, *flags)
-    async with running_program(*command, stderr=stderr) as (address, metrics, process):
+    async with running_program(*command, log=log) as (address, metrics, process):
         url = f"http://{address}"
         async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
             yield Gateway(url, metrics, process, http)
@@ -66,23 +69,22 @@ async def running_gateway(
 
 @asynccontextmanager
 async def running_program(
-    module: str, *flags: str, stderr: int | None = None
-) -> AsyncIterator[tuple[str, str, asyncio.subprocess.Process]]:
+    module: str, *flags: str, log: Path | None = None
+) -> AsyncIterator[tuple[str, str, ForkedProcess]]:
     """Run a program of this package; yield its address, that of its metrics, and its process."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, *flags, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=stderr
-    )
+    order = Order(module, flags, str(ROOT), {})
+    with log.open("wb") if log else os.fdopen(2, "wb", closefd=False) as errors:
+        process = shared_zygote().fork(order, errors)
     try:
-        assert process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
-            line = await process.stdout.readline()
+            line = await asyncio.to_thread(process.stdout.readline)
         ready = re.fullmatch(
             rf"READY {module.rpartition('.')[2]} address=(\S+) metrics=(\S+)\n", line.decode()
         )
         assert ready
         yield ready[1], ready[2], process
-    finally:
-        if process.returncode is None:
-            process.terminate()
+        process.terminate()
         async with asyncio.timeout(PATIENCE_S):
-            await process.wait()
+            await asyncio.to_thread(process.wait)
+    finally:
+        process.close()

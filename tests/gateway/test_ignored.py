@@ -52,13 +52,12 @@ class Doors:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def both(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Doors]:
     path = tmp_path_factory.mktemp("ignored") / "log"
-    with path.open("wb") as log:
-        async with (
-            ScriptedRouter(ListModels=MODEL, CountTokens=COUNTED, Detokenize=TEXT_OF) as router,
-            running_gateway([router.address], stderr=log.fileno()) as tolerant,
-            running_gateway([router.address], "--strict-fields") as strict,
-        ):
-            yield Doors(router, tolerant, strict, path)
+    async with (
+        ScriptedRouter(ListModels=MODEL, CountTokens=COUNTED, Detokenize=TEXT_OF) as router,
+        running_gateway([router.address], log=path) as tolerant,
+        running_gateway([router.address], "--strict-fields") as strict,
+    ):
+        yield Doors(router, tolerant, strict, path)
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ async def test_a_gateway_leaves_at_once_however_many_look(served: Served) -> Non
         gateway.process.terminate()
         async with asyncio.timeout(PATIENCE_S):
             assert [kind async for kind, _ in events][-1:] in ([], ["fleet"])
-            assert await gateway.process.wait() == 0
+            assert await asyncio.to_thread(gateway.process.wait) == 0
 
 
 def new_key(fleet: Fleet, folder: Path, tenant: str, *flags: str) -> str:

@@ -1,4 +1,4 @@
-"""An endpoint picker and Envoy, each a process of its own, as users run them."""
+"""An endpoint picker, forked like a gateway, and Envoy as users run it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from string import Template
 import httpx
 
 from tests.fleet.driving import until
+from tests.forked import ForkedProcess
 from tests.gateway.running import running_program
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
@@ -25,7 +26,7 @@ CONFIGS = Path(__file__).parent / "envoy"
 @dataclass(frozen=True)
 class Picker:
     address: str
-    process: asyncio.subprocess.Process
+    process: ForkedProcess
 
 
 @dataclass(frozen=True)

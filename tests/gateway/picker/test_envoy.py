@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import signal
 import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +21,7 @@ from baton.fleet import Fleet
 from benchmarks.doors.observe import scrape
 from tests.fleet.driving import assert_all_is_freed, until
 from tests.fleets import NewFleet
+from tests.forked import ForkedProcess
 from tests.gateway.picker.running import Envoy, Picker, running_envoy, running_picker
 from tests.gateway.running import Gateway, running_gateway
 from tests.ports import free_port
@@ -238,9 +238,9 @@ async def test_streams_through_a_killed_picker_can_be_sent_again(behind: Behind)
         await assert_fleet_is_free(behind)
 
 
-async def kill(process: asyncio.subprocess.Process) -> None:
-    process.send_signal(signal.SIGKILL)
-    await process.wait()
+async def kill(process: ForkedProcess) -> None:
+    process.kill()
+    await asyncio.to_thread(process.wait)
 
 
 @asynccontextmanager

@@ -85,7 +85,7 @@ async def test_a_picker_that_is_told_to_leave_relays_to_the_end(asking: Asking) 
         assert streamed(await exchange(call, returned(b"", ends=True))) == (b"", True)
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
-        assert await picker.process.wait() == 0
+        assert await asyncio.to_thread(picker.process.wait) == 0
 
 
 async def left(picker: Picker) -> bool:

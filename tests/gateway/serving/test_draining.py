@@ -72,7 +72,7 @@ async def end_in(gateway: Gateway, *, signals: int) -> tuple[list[list[str]], li
             gateway.process.terminate()
             await asyncio.sleep(0.2)  # two signals at once are one
     async with asyncio.timeout(PATIENCE_S):
-        assert await gateway.process.wait() == 0
+        assert await asyncio.to_thread(gateway.process.wait) == 0
     return [task.result() for task in streams], [task.result() for task in whole]
 
 
