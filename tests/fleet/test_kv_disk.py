@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,9 @@ from kvtransfer.tiers.read_queue import FORGET_S
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import FEW, Answer, ask, labelled, metric, snapshot, until
 from tests.fleets import DEMO_MODEL
+from tests.forked import ROOT, Zygote
 from tests.redis_server import redis_server
+from tests.zygote import Order
 from worker.errors import EXIT_CONFIG
 
 pytestmark = pytest.mark.integration
@@ -179,31 +180,29 @@ async def test_a_disk_that_is_gone_is_served_without(make_fleet: MakeFleet, tmp_
         assert again.token_ids == first.token_ids
 
 
-def test_a_wrong_path_is_refused_before_a_model_is_read(tmp_path: Path) -> None:
+def test_a_wrong_path_is_refused_before_a_model_is_read(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "kv"
-    assert refusal(path) == (
+    assert refusal(zygote, path, tmp_path / "log") == (
         f"--kv-disk is '{path}' (Not a directory); accepted: a folder that this process can write to, or make"
     )
 
 
-def test_a_folder_for_everybody_is_refused_before_a_model_is_read(tmp_path: Path) -> None:
+def test_a_folder_for_everybody_is_refused_before_a_model_is_read(zygote: Zygote, tmp_path: Path) -> None:
     path = tmp_path / "kv"
     path.mkdir()
     path.chmod(0o777)
-    assert refusal(path) == (
+    assert refusal(zygote, path, tmp_path / "log") == (
         f"--kv-disk is '{path}', whose mode 0777 lets others write to it; accepted: a folder of this "
         "process's user that nobody else can write to, or a path where it can make one"
     )
     assert not list(path.iterdir())
 
 
-def refusal(disk: Path) -> str:
+def refusal(zygote: Zygote, disk: Path, log: Path) -> str:
     """Return the last words of a worker that refuses its folder."""
-    with redis_server() as server:
-        flags = ["--model", str(DEMO_MODEL), "--redis", server.url, "--kv-disk", str(disk)]
-        ended = subprocess.run(
-            [sys.executable, "-m", "decode_worker", *flags], capture_output=True, text=True, check=False
-        )
-    assert ended.returncode == EXIT_CONFIG
-    return ended.stderr.splitlines()[-1]
+    with redis_server() as server, log.open("wb") as stderr:
+        flags = "--model", str(DEMO_MODEL), "--redis", server.url, "--kv-disk", str(disk)
+        with closing(zygote.fork(Order("decode_worker", flags, str(ROOT), {}), stderr)) as worker:
+            assert worker.wait() == EXIT_CONFIG
+    return log.read_text().splitlines()[-1]
