@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from baton import AsyncClient, Stop
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import assert_all_is_freed
 from tests.patience import PATIENCE_S
 
@@ -26,9 +27,11 @@ def quote(address: str, *flags: str) -> tuple[int, dict[str, Any]]:
     return ran.returncode, json.loads(ran.stdout)
 
 
-async def test_a_quote_is_the_promise_without_the_request(tiny_llama: Path, run_dir: Path) -> None:
+async def test_a_quote_is_the_promise_without_the_request(
+    tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
+) -> None:
     async with (
-        Fleet(FleetSpec(model=tiny_llama, run_dir=run_dir)) as fleet,
+        make_fleet(FleetSpec(model=tiny_llama, run_dir=run_dir)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
         [address] = fleet.router_addresses
