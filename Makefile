@@ -298,7 +298,7 @@ $(PROTO_READY): deploy/requirements/proto.lock | $(READY)
 	@touch $@
 
 .PHONY: docs
-docs: $(READY) ## generate docs/configuration.md and docs/metrics.md from the code
+docs: $(READY) ## generate docs/configuration.md, docs/metrics.md and docs/api.md from the code and the contract
 	$(BIN)/python -m tools.document
 
 # What the README shows. The plot is of the JSON that the simulator wrote, which is kept until the next time.
