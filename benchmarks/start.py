@@ -28,7 +28,7 @@ _PIP = ".venv/bin/python -m pip --disable-pip-version-check"
 _PARTS = {
     "venv": "Setting up .venv",
     "packages": ".venv/bin/uv pip install",
-    "torch": f'{_PIP} install "torch',
+    "torch": f'{_PIP} install "$(sed',
     "Baton itself": f"{_PIP} install --no-deps --no-build-isolation",
     "rest of the native layers": f"{_PIP} check",
     "processes start": "✓ redis",

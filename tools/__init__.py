@@ -1,7 +1,7 @@
 """Commands for developers:
 
-- `house`: measure the structure of the code; `document`: generate the lists of flags, metrics and calls; `site`:
-  build a site from the documents
+- `house`: measure the structure of the code; `document`: generate the lists of flags, metrics and calls
+- `site`: build a site from the documents
 - `make_profile`: measure this machine for the simulator; `train_demo_model`: make the demo checkpoint
 - `try_models`: try every model type of transformers, and list which are served
 - `record`: record a terminal as an SVG that plays by itself
