@@ -73,7 +73,9 @@ COMMANDS: dict[str, Command] = {
         "what becomes of ten thousand requests at once, and of a neighbour's",
         seeds=THREE_SEEDS,
     ),
-    "start": Command("start", "from a bare clone to the first streamed token", has_model=False, seeds=(1,)),
+    "start": Command(
+        "start", "from a bare clone to the first streamed token", has_model=False, seeds=THREE_SEEDS
+    ),
     "switching": Command("costs.switching", "how long a step waits for Python's lock", has_model=False),
     "step-error": Command("costs.step_error", "the error of the cost model"),
     "quantisation": Command("costs.quantisation", "the change of logits by 8 bits, and the gain in memory"),
