@@ -9,6 +9,7 @@ instructions builds the other libraries.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import platform
@@ -88,16 +89,14 @@ def targets() -> tuple[Target, ...]:
     return TARGETS.get(platform.machine(), ())
 
 
-def of_processor(known: Sequence[Target], cpuinfo: str) -> Target:
-    """Return the best target that a processor runs, by /proc/cpuinfo; the last one if that has no features.
+def of_processor(known: Sequence[Target], cpuinfo: str) -> tuple[Target, ...]:
+    """Return the targets that a processor runs, by /proc/cpuinfo, in their order.
 
     Nothing of torch is imported, so that this can go on while torch is installed.
     """
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
     has = set(found[1].split()) if found else set()
-    return next(
-        (each for each in known if {_CPUINFO.get(name, name) for name in each.features} <= has), known[-1]
-    )
+    return tuple(each for each in known if {_CPUINFO.get(name, name) for name in each.features} <= has)
 
 
 def library_path(target: Target, built: Path = BUILT) -> Path:
@@ -125,14 +124,17 @@ def build(command: str, built: Path = BUILT, wanted: Sequence[Target] | None = N
     """
     wanted = targets() if wanted is None else wanted
     built.mkdir(exist_ok=True)
-    missing = [target for target in wanted if not _is_current(library_path(target, built))]
+    digest = source_digest()
+    missing = [target for target in wanted if not _is_current(library_path(target, built), digest)]
     sources = sorted(SOURCE.glob("*.c"), key=lambda path: path.stat().st_size, reverse=True)
     with (
         tempfile.TemporaryDirectory(prefix="unfinished-", dir=built) as folder,
         ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers,
     ):
         made = {
-            target: [compilers.submit(_compile, command, target, path, Path(folder)) for path in sources]
+            target: [
+                compilers.submit(_compile, command, target, path, Path(folder), digest) for path in sources
+            ]
             for target in missing
         }
         for target, compiling in made.items():
@@ -142,19 +144,32 @@ def build(command: str, built: Path = BUILT, wanted: Sequence[Target] | None = N
                 _link(command, target, Path(folder), library_path(target, built))
             elif target is wanted[-1]:
                 failed.check_returncode()
-    return [path for target in wanted if _is_current(path := library_path(target, built))]
+    return [path for target in wanted if _is_current(path := library_path(target, built), digest)]
 
 
-def _is_current(path: Path) -> bool:
-    """Return whether a library was built from these sources."""
-    return path.exists() and source_digest().encode() in path.read_bytes()
+def build_best(command: str, known: Sequence[Target], built: Path = BUILT) -> list[Path]:
+    """Compile the library of the first of these targets whose instructions the compiler knows.
+
+    Raises as `build` does.
+    """
+    for target in known[:-1]:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            return build(command, built, (target,))
+    return build(command, built, known[-1:])
 
 
-def _compile(command: str, target: Target, source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    digest = f'-DSOURCE_DIGEST="{source_digest()}"'
+def _is_current(path: Path, digest: str) -> bool:
+    """Return whether a library was built from the sources with this digest."""
+    return path.exists() and digest.encode() in path.read_bytes()
+
+
+def _compile(
+    command: str, target: Target, source: Path, folder: Path, digest: str
+) -> subprocess.CompletedProcess[str]:
+    macro = f'-DSOURCE_DIGEST="{digest}"'
     unit = folder / f"{target.name}-{source.stem}.o"
     return subprocess.run(
-        [command, *FLAGS, digest, *target.options, "-c", str(source), "-o", str(unit)],
+        [command, *FLAGS, macro, *target.options, "-c", str(source), "-o", str(unit)],
         check=False,
         capture_output=True,
         text=True,
@@ -180,19 +195,23 @@ def main() -> None:
     parser.add_argument("--this-machine", action="store_true", help="only the library that is used here")
     args = parser.parse_args()
     command, wanted = args.compiler, targets()
-    if wanted and args.this_machine:
-        wanted = (of_processor(wanted, Path("/proc/cpuinfo").read_text(encoding="utf-8")),)
+    num_wanted = 1 if wanted and args.this_machine else len(wanted)
     if command is None:
         sys.stdout.write(f"No C compiler ({', '.join(COMPILERS)}); {_WITHOUT}\n")
         return
     try:
-        made = build(command, wanted=wanted)
+        if wanted and args.this_machine:
+            made = build_best(
+                command, of_processor(wanted, Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+            )
+        else:
+            made = build(command)
     except OSError as error:
         sys.stdout.write(f"{command} cannot be run ({error}); {_WITHOUT}\n")
     except subprocess.CalledProcessError as error:
         sys.stdout.write(f"{error.stderr}{command} cannot compile native ops; {_WITHOUT}\n")
     else:
-        sys.stdout.write(f"Built {len(made)} of {len(wanted)} libraries of native ops with {command}\n")
+        sys.stdout.write(f"Built {len(made)} of {num_wanted} libraries of native ops with {command}\n")
 
 
 if __name__ == "__main__":

@@ -306,14 +306,25 @@ def test_a_processor_without_wide_vectors_gets_a_library_of_its_own(limit: str, 
 )
 def test_the_library_of_a_machine_is_found_without_torch(cpuinfo: str, name: str) -> None:
     text = f"processor\t: 0\n{cpuinfo}\nbugs\t: none\n"
-    assert build.of_processor(build.TARGETS["x86_64"], text).name == name
+    assert build.of_processor(build.TARGETS["x86_64"], text)[0].name == name
 
 
 @needs_library
 def test_this_machine_is_found_as_torch_finds_it() -> None:
     native = loader.library()
     assert native is not None
-    assert build.of_processor(build.targets(), Path("/proc/cpuinfo").read_text()) == native.target
+    assert build.of_processor(build.targets(), Path("/proc/cpuinfo").read_text())[0] == native.target
+
+
+@needs_library
+def test_an_older_compiler_builds_the_best_that_it_knows(few_sources: Path, tmp_path: Path) -> None:
+    newer, older = build.targets()[-2:]
+    compiler = tmp_path / "older-cc"
+    refused = f'case "$*" in *{newer.options[0]}*) echo unknown option >&2; exit 1;; esac'
+    compiler.write_text(f'#!/bin/sh\n{refused}\nexec {build.compiler()} "$@"\n')
+    compiler.chmod(0o755)
+    built = tmp_path / "built"
+    assert build.build_best(str(compiler), (newer, older), built) == [build.library_path(older, built)]
 
 
 @needs_library
