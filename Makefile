@@ -341,6 +341,8 @@ models: $(READY) ## try every causal model type of transformers with a tiny mode
 bench: $(READY) ## measure a fleet, its own unless told of one; BENCH_ARGS are passed on, for example BENCH_ARGS=--help
 	$(BIN)/python -m benchmarks bench $(BENCH_ARGS)
 
+START_ARGS ?=
+
 .PHONY: bench-start
 bench-start: $(READY) ## measure how long a bare clone takes to its first streamed token, part by part; downloads what a newcomer downloads
 	$(BIN)/python -m benchmarks start $(START_ARGS)

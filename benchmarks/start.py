@@ -15,11 +15,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from baton.fleet.checkout import find_checkout
 from benchmarks.report import report
 from sim.reporting.section import Section, at_most, markdown
 from sim.reporting.tables import cell
 
-ROOT = Path(__file__).parent.parent
 FIRST_S, AGAIN_S = 60.0, 15.0
 """The goals for the first streamed token, and for the end of a second demo."""
 BAR = 40
@@ -78,7 +78,7 @@ def _sections(args: argparse.Namespace) -> Iterator[Section]:
 def _start(clone: Path, environment: Sequence[str]) -> dict[str, float]:
     """Return the seconds of each part."""
     since = time.monotonic()
-    subprocess.run(["git", "clone", "--quiet", "--no-local", str(ROOT), str(clone)], check=True)
+    subprocess.run(["git", "clone", "--quiet", "--no-local", str(find_checkout()), str(clone)], check=True)
     parts = {"clone": time.monotonic() - since}
     _demo(clone, environment, parts)
     return parts

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tools.house.source_tree import ROOT, packages
+from tools.site.pages import FENCE, anchors
 
 DOCUMENTS = [
     "README.md",
@@ -20,7 +21,6 @@ MEASUREMENTS = [
 OTHER_SERVERS = "docs/coming-from.md"
 """Its tables have flags of other servers in their first column."""
 FOLDERS = packages() | {"clients", "proto", "tests"}
-FENCE = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 PROGRAM = re.compile(r"(?:\$ )?(?:\.venv/bin/)?(baton [a-z]+|python -m [\w.]+(?: [a-z][a-z-]+)?)")
 
 
@@ -54,12 +54,6 @@ def _commands() -> set[str]:
 def _is_documented(quoted: str) -> bool:
     found = PROGRAM.match(quoted)
     return found is not None and bool({found[1], found[1].rpartition(" ")[0]} & _commands())
-
-
-def _anchors(document: str) -> set[str]:
-    """Return the anchors of its headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", _text(document)), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def _links(document: str) -> list[str]:
@@ -98,7 +92,7 @@ def test_every_link_within_the_checkout_leads_somewhere(document: str) -> None:
         path, _, anchor = link.partition("#")
         target = (ROOT / document).parent.joinpath(path) if path else ROOT / document
         assert target.exists(), link
-        assert not anchor or anchor in _anchors(str(target.resolve().relative_to(ROOT))), link
+        assert not anchor or anchor in anchors(_text(str(target.resolve().relative_to(ROOT)))), link
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -19,8 +19,8 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from tools.document.markdown import table
+from tools.house.source_tree import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = (
     "baton/v1/inference.proto",
     "baton/v1/generation.proto",

@@ -22,6 +22,12 @@ _PROGRAMS = (
 _COMMAND = re.compile(rf"^(\$ )?(\.venv/bin/|\w+=\S+ |({'|'.join(_PROGRAMS)}) )", flags=re.MULTILINE)
 
 
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", text), flags=re.MULTILINE)
+    return {agents.anchor(heading) for heading in headings}
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page in Markdown, with its place below the site's address."""

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from tests.patience import PATIENCE_S
@@ -82,10 +81,11 @@ class Page:
             mobile=False,
         )
 
-    async def prefer(self, scheme: str) -> None:
-        """Have the page see this colour scheme: light or dark."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        await self.ask("Emulation.setEmulatedMedia", features=features)
+    async def prefer(self, feature: str, value: str) -> None:
+        """Have the page see what a person prefers: a `color-scheme`, or `reduced-motion`."""
+        await self.ask(
+            "Emulation.setEmulatedMedia", features=[{"name": f"prefers-{feature}", "value": value}]
+        )
 
     async def open(self, url: str) -> None:
         await self.ask("Page.navigate", url=url)
@@ -141,21 +141,15 @@ class Page:
                 **(more if kind == "keyDown" else {}),
             )  # fmt: skip
 
-    async def picture(self, path: Path) -> None:
-        """Write what is seen as a PNG."""
-        shot = await self.ask("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(shot["data"]))
-
-    async def picture_of(self, selector: str) -> str:
-        """Return the first element that a CSS selector matches, as a PNG in base 64."""
+    async def picture_of(self, selector: str) -> bytes:
+        """Return the first element that a CSS selector matches, as a PNG."""
         box = await self.value(
             f"(() => {{ const box = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
             " return {x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height}; })()"
         )
         clip = {**box, "scale": 1}
         shot = await self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
-        picture: str = shot["data"]
-        return picture
+        return base64.b64decode(shot["data"])
 
 
 def browser() -> str:

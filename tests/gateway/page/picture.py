@@ -46,8 +46,8 @@ _STYLE = (
 )
 
 
-async def timeline(policy: str, folder: Path) -> str:
-    """Return the timeline of a policy as a PNG in base 64."""
+async def timeline(policy: str, folder: Path) -> bytes:
+    """Return the timeline of a policy as a PNG."""
     spec = FleetSpec(
         model=ROOT / "demo_model",
         prefill=0,
@@ -60,9 +60,7 @@ async def timeline(policy: str, folder: Path) -> str:
     async with Fleet(spec) as fleet, opened_page() as page:
         await page.resize(WIDTH, 900, PIXELS)
         # Drawing each frame would take the processor time that the worker needs to be on time.
-        await page.ask(
-            "Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}]
-        )
+        await page.prefer("reduced-motion", "reduce")
         await page.open(f"{fleet.gateway_urls[0]}/")
         await page.until("document.getElementById('model').textContent === 'demo_model'")
         await page.click("#tab-timeline")
@@ -111,7 +109,7 @@ async def draw(path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="baton-picture-") as folder:
         for policy, what in POLICIES.items():
             name, _, said = what.partition(":")
-            shot = await timeline(policy, Path(folder))
+            shot = base64.b64encode(await timeline(policy, Path(folder))).decode()
             parts.append(
                 f"<p><b>{html.escape(name)}</b>:{html.escape(said)}</p>"
                 f'<img src="data:image/png;base64,{shot}">'
@@ -121,7 +119,7 @@ async def draw(path: Path) -> None:
     async with opened_page() as page:
         await page.resize(WIDTH, 900, PIXELS)
         await page.open(f"data:text/html;base64,{base64.b64encode(document.encode()).decode()}")
-        path.write_bytes(base64.b64decode(await page.picture_of("body")))
+        path.write_bytes(await page.picture_of("body"))
 
 
 if __name__ == "__main__":

@@ -9,21 +9,14 @@ from collections import Counter
 import pytest
 
 from tools.house.source_tree import ROOT
-from tools.site.agents import anchor, split
+from tools.site.agents import split
 from tools.site.building import index
 from tools.site.navigation import AGENTS, sections
-from tools.site.pages import FENCE, FILES, NOT_RUN, Page, read_site, title_of_block
+from tools.site.pages import FENCE, FILES, NOT_RUN, Page, anchors, read_site, title_of_block
 
 SITE = read_site()
 PLACES = {page.place: page for page in SITE.pages}
 DOCUMENTS = sorted({document for section in sections() for document in section.documents})
-OTHER_SERVERS = re.compile(r"^\| [^|]* \|", flags=re.MULTILINE)
-
-
-def anchors(page: Page) -> set[str]:
-    return {
-        anchor(heading) for heading in re.findall(r"^#+ (.*)$", FENCE.sub("", page.text), flags=re.MULTILINE)
-    }
 
 
 def test_the_navigation_names_every_document_once() -> None:
@@ -48,7 +41,7 @@ def test_every_link_leads_to_a_place_of_the_site(page: Page) -> None:
             posixpath.normpath(posixpath.join(posixpath.dirname(page.place), path)) if path else page.place
         )
         if place in PLACES:
-            assert not fragment or fragment in anchors(PLACES[place]), link
+            assert not fragment or fragment in anchors(PLACES[place].text), link
         else:
             assert place.removeprefix(f"{FILES}/") in SITE.files, link
             assert (ROOT / place.removeprefix(f"{FILES}/")).is_file(), link
