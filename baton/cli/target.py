@@ -55,7 +55,7 @@ def target_of(args: argparse.Namespace) -> Target:
 
 
 def targets_of(args: argparse.Namespace, *, only_newest: bool = False) -> list[Target]:
-    """Return all fleets that `target_of` chooses from, newest first."""
+    """Return all fleets that `target_of` chooses from, newest first, and name them on stderr."""
     addresses = [args.address] if isinstance(args.address, str) else args.address
     named = credentials_of(args)
     if addresses or named != UNENCRYPTED:
@@ -69,7 +69,7 @@ def targets_of(args: argparse.Namespace, *, only_newest: bool = False) -> list[T
         return [_default(UNENCRYPTED)]
     if only_newest or len(fleets) == 1:
         return [choose(fleets)]
-    return [Target(fleet.addresses, fleet.credentials, fleet.gateways) for fleet in fleets]
+    return [choose([fleet]) for fleet in fleets]
 
 
 def _default(credentials: Credentials) -> Target:

@@ -108,7 +108,6 @@ def test_the_newest_of_two_is_called_with_its_credentials(
     commands = (
         ["generate", "hi", "--max-tokens", "2"],
         ["quote", "hi"],
-        ["status", "--once"],
         HEALTH,
     )
     for command in commands:
@@ -121,6 +120,18 @@ def test_the_newest_of_two_is_called_with_its_credentials(
     _, err = said(capsys, "quote", "hi", "--address", plain.addresses[0])
     assert err == ""
     assert f"fleet of {secured.run_dir}" in bench("--running", str(secured.run_dir)).stderr
+
+
+def test_the_state_of_both_is_shown(
+    plain: Plain, secured: Secured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, err = said(capsys, "status", "--once", "--json")
+    assert len(out.splitlines()) == 2
+    newest, other = err.splitlines()
+    assert f"fleet of {secured.run_dir} " in newest
+    assert f"fleet of {plain.run_dir} " in other
+    _, err = said(capsys, "status", "--once", "--run-dir", str(plain.run_dir))
+    assert str(secured.run_dir) not in err
 
 
 def test_a_conversation_finds_the_fleet(

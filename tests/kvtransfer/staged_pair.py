@@ -28,6 +28,7 @@ from kvtransfer.transports.transport import TransportMode
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 from tests.kvtransfer.blocks import block_hash, content, fill_block
+from tests.kvtransfer.conftest import until
 from worker.handoff.cuda_ipc import PoolBlocks
 from worker.handoff.staging import HostSlots
 
@@ -179,9 +180,10 @@ class Pair:
             if bytes(self.target.block_bytes_view(target)) != content(block, size)
         ]
 
-    def assert_nothing_is_held(self) -> None:
-        assert len(self.sending._free) == self.stores.slots.num_blocks
-        assert len(self.receiving._free) == self.loads.slots.num_blocks
+    async def until_nothing_is_held(self) -> None:
+        """A copy that runs as its handoff ends keeps its slots for that long."""
+        await until(lambda: len(self.sending._free) == self.stores.slots.num_blocks)
+        await until(lambda: len(self.receiving._free) == self.loads.slots.num_blocks)
         assert len(self.handoffs) == 0
 
 

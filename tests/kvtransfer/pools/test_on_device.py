@@ -50,7 +50,7 @@ async def test_blocks_in_reach_go_past_the_hosts_memory(mode: TransportMode, tmp
         assert sharing.fetched == [[(1, 9, 1), (7, 3, 1), (6, 4, 1), (20, 5, 1), (21, 31, 1), (30, 0, 1)]]
         await until(lambda: bool(pair.over))
         assert pair.over[0][1].end is End.ACKNOWLEDGED
-        pair.assert_nothing_is_held()
+        await pair.until_nothing_is_held()
 
 
 @SHARED
@@ -96,7 +96,7 @@ async def test_blocks_out_of_reach_go_through_the_hosts_memory(
         assert result.transport == "shm"
         assert pair.differing(BLOCKS, TARGETS) == []
         assert not sharing.mapped
-        pair.assert_nothing_is_held()
+        await pair.until_nothing_is_held()
 
 
 async def test_who_insists_on_it_is_told_that_there_is_no_way(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ async def test_who_insists_on_it_is_told_that_there_is_no_way(tmp_path: Path) ->
         with pytest.raises(TransportUnavailableError, match="no GPU memory that this process reaches"):
             await pair.receiver.receive(pair.task(pair.offer_all(1, BLOCKS), TARGETS))
         await until(lambda: bool(pair.over))
-        pair.assert_nothing_is_held()
+        await pair.until_nothing_is_held()
 
 
 BAD_ROADS: dict[str, Callable[[], Sharing]] = {
@@ -151,7 +151,7 @@ async def test_nothing_is_made_ready_for_a_receiver_that_never_comes(tmp_path: P
         assert pair.handoffs.find(fence).source is None
         pair.handoffs.abort(1, "called off")
         assert [outcome.end for _, outcome in pair.over] == [End.ABORTED]
-        pair.assert_nothing_is_held()
+        await pair.until_nothing_is_held()
 
 
 class GatedBlocks:

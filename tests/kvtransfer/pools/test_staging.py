@@ -36,7 +36,7 @@ async def test_every_byte_crosses_devices_and_every_slot_is_freed(
         assert [behind for _, _, behind in pair.stores.begun] == ["the first chunk", "the second one"]
         assert {behind for _, _, behind in pair.loads.begun} == {"the allotment"}
         await until(lambda: bool(pair.over))
-        pair.assert_nothing_is_held()
+        await pair.until_nothing_is_held()
 
 
 @BOTH
@@ -88,7 +88,7 @@ async def test_a_cancelled_receive_ends_once_nothing_writes_its_blocks(tmp_path:
             await receiving
         await until(lambda: bool(pair.over))
         assert pair.over[0][1].end is End.GIVEN_UP
-        pair.assert_nothing_is_held()
+        await pair.until_nothing_is_held()
 
 
 async def test_slots_of_a_broken_fence_are_free_when_no_copy_writes_to_them(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ async def test_slots_of_a_broken_fence_are_free_when_no_copy_writes_to_them(tmp_
         await pair.receiver.receive(pair.task(fence, TARGETS))
         assert pair.differing(BLOCKS, TARGETS) == []
         await until(lambda: len(pair.over) == 2)
-        pair.assert_nothing_is_held()
+        await pair.until_nothing_is_held()
 
 
 @BOTH
@@ -126,7 +126,7 @@ async def test_handoffs_that_do_not_fit_together_take_turns(mode: TransportMode,
         assert pair.differing(range(4, 16), range(4, 16)) == []
         await until(lambda: len(pair.over) == 3)
         assert [handle for handle, _ in pair.over] == [1, 2, 3]
-        pair.assert_nothing_is_held()
+        await pair.until_nothing_is_held()
 
 
 async def test_who_gives_up_its_place_in_the_queue_leaves_it_to_the_next(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_who_gives_up_its_place_in_the_queue_leaves_it_to_the_next(tmp_pat
         assert pair.differing([6], [9]) == []
         pair.handoffs.abort(1, "called off")
         await until(lambda: len(pair.over) == 3)
-        pair.assert_nothing_is_held()
+        await pair.until_nothing_is_held()
 
 
 @BOTH
@@ -158,7 +158,7 @@ async def test_a_block_damaged_in_its_slot_never_reaches_the_device(
         assert not pair.target.tensor[TARGETS[2]].any()
         assert pair.differing(BLOCKS[:2], TARGETS[:2]) == []
         await until(lambda: bool(pair.over))
-        pair.assert_nothing_is_held()
+        await pair.until_nothing_is_held()
 
 
 async def test_a_copy_that_fails_ends_its_handoff_alone(tmp_path: Path) -> None:
@@ -177,4 +177,4 @@ async def test_a_copy_that_fails_ends_its_handoff_alone(tmp_path: Path) -> None:
         await pair.receiver.receive(pair.task(fence, TARGETS))
         assert pair.differing(BLOCKS, TARGETS) == []
         await until(lambda: len(pair.over) == 3)
-        pair.assert_nothing_is_held()
+        await pair.until_nothing_is_held()
