@@ -249,11 +249,11 @@ def check_worth_waiting(state: RouterState, session: Session) -> None:
     A worker that is restarted, or whose link broke, is back within seconds. A call that comes meanwhile is
     kept, in no queue and without an answer. It waits until the TTFT that it states has passed, and at most
     until `no_worker_grace_s` after the last decode worker was lost. After that, a fleet without a decode
-    worker refuses at once.
+    worker refuses at once. As in the queue, only newcomers need a free place: who resumes was accepted.
     """
     if is_over(state, session):
         raise no_worker()
-    if len(state.awaiting) >= state.config.queue_capacity:
+    if session.number == 0 and len(state.awaiting) >= state.config.queue_capacity:
         raise queue_full(state)
 
 

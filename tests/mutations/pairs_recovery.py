@@ -69,6 +69,12 @@ PAIRS_RECOVERY = (
                 "                finish.cut_off(state, group.session, finish.FinishReason.FAILED)\n",
                 "tests/router/core/test_awaiting.py::test_a_stream_without_workers_goes_on_at_another_router",
             ),
+            Guard(
+                "router/core/admit.py",
+                "session.number == 0 and len(state.awaiting)",
+                "len(state.awaiting)",
+                "tests/router/core/test_awaiting.py::test_one_that_resumes_needs_no_free_place",
+            ),
         ),
     ),
     Failure(

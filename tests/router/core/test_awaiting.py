@@ -153,6 +153,16 @@ def test_no_more_wait_than_the_queue_would_take() -> None:
     assert reasons(told) == [Reason.QUEUE_FULL]
 
 
+def test_one_that_resumes_needs_no_free_place() -> None:
+    core = without_workers()
+    capacity = core.state.config.queue_capacity
+    tell(core, *(numbered(number) for number in range(1, capacity + 1)), now=LOST_AT)
+    assert reasons(tell(core, numbered(capacity + 1), now=LOST_AT)) == [Reason.QUEUE_FULL]
+    resumed = call(ARRIVAL, session=1, listener=0, request_id="resumed", received=(Received(0, OUTPUT),))
+    assert [action for action in tell(core, resumed, now=LOST_AT) if isinstance(action, TellAccepted)]
+    assert "t/resumed/1" in enqueued(tell(core, back(), now=LOST_AT + 1))
+
+
 def test_one_that_resumes_goes_on_waiting_and_keeps_its_count() -> None:
     core = without_workers()
     resumed = call(ARRIVAL, session=1, failed_attempts=MAX_LOST - 1)
