@@ -31,6 +31,12 @@ SIMULATED = (
                 f"{_FOUND}[no-decode-worker]",
             ),
             Guard(
+                "router/core/admit.py",
+                "session.number == 0 and len(state.awaiting)",
+                "len(state.awaiting)",
+                f"{_FOUND}[no-place-for-who-resumes]",
+            ),
+            Guard(
                 "router/core/outage.py",
                 "    if event.worker_key:\n"
                 "        state.to_release[ReleaseCredit(event.key, event.worker_key)] = None\n"
