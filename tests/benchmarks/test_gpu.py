@@ -53,6 +53,7 @@ def test_kernels_are_listed_by_their_short_names() -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("forked_services")
 def test_all_of_it_runs_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = tmp_path / "found.json"
     offered = ["--rates", "3", "--rate-s", "1.5"]

@@ -12,8 +12,9 @@ import torch
 import transformers
 
 from baton import AsyncClient, Sampling, Stop
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet, FleetSpec, ManagedProcess
 from baton.fleet.processes.errors import ProcessFailed
+from tests.forked import Zygote
 from tests.gguf_files import DEQUANTISED, Kind, write
 from tests.hub import DEMO, MODEL, Hub, commit_of, environment_of, serving
 from tests.patience import PATIENCE_S
@@ -30,11 +31,14 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def new_fleet(tmp_path: Path) -> Callable[..., Fleet]:
+def new_fleet(tmp_path: Path, zygote: Zygote) -> Callable[..., Fleet]:
+    """Return a function that makes a fleet. Which hub a process uses, it reads as it imports the library."""
+
     def make(model: Path, url: str = "", **settings: Any) -> Fleet:
         environment = environment_of(url, tmp_path / "hf", XDG_CACHE_HOME=str(tmp_path / "cache"))
         own: dict[str, Any] = {"model": model, "run_dir": tmp_path / "run", "environment": environment}
-        return Fleet(FleetSpec(**(own | settings)))
+        make_process = ManagedProcess if url else zygote.process
+        return Fleet(FleetSpec(**(own | settings)), make_process=make_process)
 
     return make
 

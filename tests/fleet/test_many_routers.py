@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
 from baton.types.snapshots import Role
 from benchmarks.crowds.crowd import Load, send
 from benchmarks.doors.observe import snapshot
 from benchmarks.router_cost.redis_calls import monitored, own_redis
 from runtime.state.store import Store
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.order_watch import OrderWatch
 from tests.fleets import DEMO_MODEL
 
@@ -28,7 +29,9 @@ START_S = 5.0
 DRAIN_S = 60.0
 
 
-async def test_order_leases_and_queued_requests_outlive_a_router(run_dir: Path) -> None:
+async def test_order_leases_and_queued_requests_outlive_a_router(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     sizes, watch = ("--max-num-seqs", f"{SEATS}"), OrderWatch()
     with own_redis() as redis_url:
         spec = FleetSpec(
@@ -41,7 +44,7 @@ async def test_order_leases_and_queued_requests_outlive_a_router(run_dir: Path) 
             # No request is refused, so a request that is not finished was lost.
             extra_args={"router": ("--queue-capacity", "100000"), "prefill": sizes, "decode": sizes},
         )
-        async with Fleet(spec) as fleet, monitored(redis_url, watch.take):
+        async with make_fleet(spec) as fleet, monitored(redis_url, watch.take):
             async with AsyncClient(fleet.router_addresses[-1:]) as client:
                 workers = (await snapshot(client)).workers
             sending = asyncio.create_task(send([LOAD], fleet.router_addresses, time.time() + START_S))
