@@ -218,8 +218,11 @@ link-torch = cd "$$($(call purelib,$(BIN)))" && shopt -s nullglob && \
 
 purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
+# What tests need is made beside the linters, of which mypy alone takes longest.
 .PHONY: check
-check: lint test ## what a change must pass: lint and test
+check: $(READY) ## what a change must pass: lint and test
+	@$(MAKE) --no-print-directory --jobs 2 $(LINTERS) $(NATIVE_READY)
+	@$(MAKE) --no-print-directory test
 
 # mypy takes as long as all others together, setup of what they need included.
 LINTERS := lint-types lint-python lint-typescript lint-proto proto-check lint-deploy lint-chart
