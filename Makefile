@@ -74,8 +74,12 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 	@trap : INT; $(BIN)/python -m baton.cli demo; code=$$?; test $$code -eq 130 || exit $$code
 
 .PHONY: test
-test: $(READY) $(NATIVE_READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
-	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces and not go and not browser and not site $(NOT_HELM)" $(WITH_FLEETS) $(PYTEST_ARGS)
+test: $(READY) $(NATIVE_READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that need no GPU, but for the long ones; PYTEST_ARGS adds to pytest's arguments
+	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces and not go and not browser and not site and not long $(NOT_HELM)" $(WITH_FLEETS) $(PYTEST_ARGS)
+
+.PHONY: test-long
+test-long: $(READY) $(NATIVE_READY) $(NODE_READY) $(ENVOY_READY) ## run the tests that prove at size, in every layout and under every death what `make test` shows once
+	$(BIN)/python -m pytest -m long $(WITH_FLEETS) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
 FAST := engine/core engine/speculation gguf_model house model_output router/core router/replay scheduling sim

@@ -181,6 +181,7 @@ def test_an_engine_is_as_it_was_once_its_steps_were_timed(tiny: Path) -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forked_services")
 def test_a_fleet_and_transformers_play_the_same_loads(tiny: Path) -> None:
     whole = Load("whole", 2, 16, output_tokens=3)
@@ -209,6 +210,7 @@ def test_a_process_that_ends_says_why(tmp_path: Path) -> None:
         asyncio.run(start())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forked_services")
 @pytest.mark.parametrize("quantisation", ["int8", "int4", "int4+logits8"])
 def test_weights_are_what_those_of_baton_stand_for(tiny: Path, quantisation: str) -> None:

@@ -52,6 +52,7 @@ def test_kernels_are_listed_by_their_short_names() -> None:
     assert longest_kernels(seconds) == "_paged_decode_kernel 2775, void at::reduce 40"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("forked_services")
 def test_all_of_it_runs_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

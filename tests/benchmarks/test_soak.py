@@ -111,6 +111,7 @@ def test_compilers_end_with_the_block_and_with_who_began_them() -> None:
         assert began.stdout.startswith("2 × "), began.stderr
 
 
+@pytest.mark.long
 @pytest.mark.integration
 @pytest.mark.timeout(180)
 async def test_a_short_soak_serves_all_and_reports_each_process(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tests.chaos.streams import Outcome
 from tests.chaos.tally import Tally
 
 
+@pytest.mark.long
 @pytest.mark.integration
 async def test_nothing_is_lost_repeated_changed_or_leaked(tmp_path: Path) -> None:
     tally = Tally()

@@ -51,6 +51,7 @@ class Given(Striker):
             await self.strike(self._given)
 
 
+@pytest.mark.long
 async def test_each_is_seen_to_act_and_harms_no_stream(tmp_path: Path) -> None:
     tally = Tally()
     orders = Orders(SEED, 0.0)

@@ -86,6 +86,7 @@ def watched(fleet: Fleet, pids: Path) -> AbstractAsyncContextManager[None]:
     return kept(fleet, on_event)
 
 
+@pytest.mark.long
 async def test_the_typescript_sdk_is_served_through_deaths(tmp_path: Path, new_fleet: NewFleet) -> None:
     pids = tmp_path / "pids.json"
     async with (

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = "## Change a policy in ten minutes\n"
 COPIED = (
@@ -78,6 +80,7 @@ def _agree(stated: str, printed: str) -> bool:
     return math.isclose(*numbers, rel_tol=0.05, abs_tol=1.0)
 
 
+@pytest.mark.long
 def test_the_walk_does_what_it_says(tmp_path: Path) -> None:
     copy_checkout(tmp_path)
     printed: list[list[str]] = []

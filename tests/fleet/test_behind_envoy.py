@@ -82,7 +82,7 @@ async def tokens_of(client: AsyncClient, seed: int, begun: asyncio.Event) -> tup
     return received, stream.resumes
 
 
-@pytest.mark.parametrize("blow", ["kill", "pause"])
+@pytest.mark.parametrize("blow", ["kill", pytest.param("pause", marks=pytest.mark.long)])
 async def test_streams_of_one_client_are_spread_and_outlive_a_router(
     run_dir: Path, tmp_path: Path, make_fleet: MakeFleet, blow: str
 ) -> None:

@@ -84,6 +84,7 @@ async def test_random_outputs_are_the_same_token_by_token(
     assert await outputs(fleet, *asked) == await outputs(plain, *asked)
 
 
+@pytest.mark.long
 async def test_a_stream_goes_on_with_the_same_tokens_where_its_worker_dies(
     fleet: Fleet, plain: Fleet
 ) -> None:

@@ -83,6 +83,7 @@ def hub(file: Path) -> Iterator[Hub]:
         yield running
 
 
+@pytest.mark.long
 async def test_a_file_of_the_hub_is_served_under_its_name_there(
     hub: Hub, file: Path, new_fleet: Callable[..., Fleet]
 ) -> None:

@@ -53,6 +53,7 @@ async def worker(fleet: Fleet, log: Path, *program: str) -> AsyncIterator[subpro
         process.wait()
 
 
+@pytest.mark.long
 async def test_processes_on_the_gpus_of_a_host_are_one_worker(
     run_dir: Path, make_fleet: MakeFleet, tmp_path: Path
 ) -> None:

@@ -129,6 +129,7 @@ def assert_like(found: Sequence[Completion], expected: Sequence[Completion]) -> 
     assert any(completion.finished.usage.attempts >= 2 for completion in found)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # torchrun starts programs that import everything anew, twice
 async def test_a_worker_on_several_hosts_is_like_any_other(
     run_dir: Path, make_fleet: MakeFleet, zygote: Zygote, tmp_path: Path

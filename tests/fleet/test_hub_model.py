@@ -42,6 +42,7 @@ def new_hub_fleet(hub: Hub, tmp_path: Path) -> Callable[..., Fleet]:
     return make
 
 
+@pytest.mark.long
 async def test_a_fleet_serves_a_model_of_the_hub_by_its_name(
     hub: Hub, new_hub_fleet: Callable[..., Fleet], tmp_path: Path
 ) -> None:

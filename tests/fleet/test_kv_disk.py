@@ -22,6 +22,7 @@ from tests.zygote import Order
 from worker.errors import EXIT_CONFIG
 
 pytestmark = pytest.mark.integration
+PLACEMENTS = ["aggregated", pytest.param("disaggregated", marks=pytest.mark.long)]
 
 NUM_TOKENS = 2600
 """So many take long to compute, and a read may take as long: on a busy machine it is late by far less."""
@@ -69,7 +70,7 @@ async def num_blocks(fleet: Fleet, name: str, outcome: str) -> float:
     return (await labelled(fleet, name, "baton_kv_disk_blocks_total", "outcome")).get(outcome, 0.0)
 
 
-@pytest.mark.parametrize("placement", ["aggregated", "disaggregated"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
 async def test_a_prefix_outlives_the_fleet(make_fleet: MakeFleet, tmp_path: Path, placement: str) -> None:
     computes = "decode-0" if placement == "aggregated" else "prefill-0"
     prompts = [PROMPT, *OTHERS]
@@ -86,6 +87,7 @@ async def test_a_prefix_outlives_the_fleet(make_fleet: MakeFleet, tmp_path: Path
     assert again.logprobs == pytest.approx(firsts[place].logprobs)
 
 
+@pytest.mark.long
 async def test_a_prefix_that_was_pushed_out_of_memory_is_found(make_fleet: MakeFleet, tmp_path: Path) -> None:
     """In host memory, which has no room for all, or on the disk. Two processes compute, on one pool."""
     prompts = [PROMPT, *OTHERS]
@@ -109,7 +111,7 @@ async def test_a_prefix_that_was_pushed_out_of_memory_is_found(make_fleet: MakeF
         assert again.token_ids == firsts[place].token_ids
 
 
-@pytest.mark.parametrize("placement", ["aggregated", "disaggregated"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
 async def test_a_prompt_goes_to_the_worker_whose_disk_has_its_beginning(
     make_fleet: MakeFleet, tmp_path: Path, placement: str
 ) -> None:

@@ -189,6 +189,7 @@ async def test_a_leaving_prefill_worker_hands_back_what_it_has_not_begun(
         await assert_all_is_freed(fleet, other)
 
 
+@pytest.mark.long
 async def test_a_router_and_an_only_decode_worker_leave(run_dir: Path, make_fleet: MakeFleet) -> None:
     """Resumable streams are sent on, others served; the worker's successor is there before it goes."""
     async with make_fleet(spec(run_dir, routers=2)) as fleet:

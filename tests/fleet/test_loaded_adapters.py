@@ -93,7 +93,11 @@ async def worker_of(client: AsyncClient, worker_id: str) -> WorkerState:
 
 @pytest.mark.parametrize(
     "counts",
-    [{"prefill": 0}, {"prefill": 1}, {"prefill": 0, "tensor_parallel": 2, "pipeline_parallel": 2}],
+    [
+        {"prefill": 0},
+        {"prefill": 1},
+        pytest.param({"prefill": 0, "tensor_parallel": 2, "pipeline_parallel": 2}, marks=pytest.mark.long),
+    ],
     ids=["aggregated", "disaggregated", "several-processes"],
 )
 async def test_streams_of_more_adapters_than_fit_are_right_and_take_turns(

@@ -29,6 +29,7 @@ START_S = 5.0
 DRAIN_S = 60.0
 
 
+@pytest.mark.long
 async def test_order_leases_and_queued_requests_outlive_a_router(
     run_dir: Path, make_fleet: MakeFleet
 ) -> None:

@@ -137,6 +137,7 @@ async def test_special_tokens_are_shown_if_asked_for(run_dir: Path, make_fleet: 
             assert set(found.choices[0].token_ids) == {EOS}
 
 
+@pytest.mark.long
 async def test_a_prompt_is_told_once_as_stock_transformers_has_it(
     run_dir: Path, make_fleet: MakeFleet
 ) -> None:
@@ -188,6 +189,7 @@ async def test_a_prompt_is_told_once_as_stock_transformers_has_it(
             await assert_all_is_freed(fleet, client)
 
 
+@pytest.mark.long
 async def test_bad_words_and_allowed_tokens_hold_on_both_paths(run_dir: Path, make_fleet: MakeFleet) -> None:
     both = exact(run_dir, routers=2, decode=2, more=BOTH_PATHS)
     async with make_fleet(both) as fleet:

@@ -27,6 +27,7 @@ BOTH = (*STAGED, "--tensor-parallel", "2")
 MORE_PROMPTS = [*PROMPTS, *([5 + (i * step) % 83 for i in range(20 + step)] for step in (2, 9, 11))]
 
 
+@pytest.mark.long
 async def test_every_mix_of_layouts_gives_the_same_tokens(make_fleet: MakeFleet, tmp_path: Path) -> None:
     mixes = {
         "whole": (None, WHOLE),

@@ -118,6 +118,7 @@ async def test_a_stream_goes_on_at_another_process(run_dir: Path, make_fleet: Ma
         await assert_all_is_freed(fleet, there)
 
 
+@pytest.mark.long
 async def test_streams_outlive_the_death_of_their_process_which_is_replaced(
     run_dir: Path, make_fleet: MakeFleet
 ) -> None:
@@ -167,6 +168,7 @@ async def of_a_killed_process(
     return [resumes[:3], resumes[3:]], expected
 
 
+@pytest.mark.long
 async def test_sigterm_lets_the_streams_of_all_processes_end(run_dir: Path, make_fleet: MakeFleet) -> None:
     async with make_fleet(spec(run_dir)) as fleet, clients_of_each(fleet, 1) as clients:
         streams = asyncio.gather(*(undisturbed(client) for [client] in clients.values()))

@@ -64,7 +64,12 @@ def assert_same(found: list[Answer], expected: list[Generated]) -> None:
         assert entry.logprobs == pytest.approx(chosen.tolist(), abs=LOGPROB_TOLERANCE)
 
 
-@pytest.mark.parametrize("family", CASES)
+# All families are compared with stock transformers in tests/engine/model, and here by `make test-long`.
+ALWAYS = ("gemma2", "gpt_oss", "llama_tied", "qwen3_moe")
+FAMILIES = [pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.long]) for name in CASES]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 async def test_the_fleet_equals_stock_generate(family: str, tmp_path: Path, make_fleet: MakeFleet) -> None:
     model = build(family, tmp_path / "model")
     asked = prompts()

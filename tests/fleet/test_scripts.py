@@ -395,6 +395,7 @@ async def test_who_reads_slowly_by_http_gets_every_character(served: Served) -> 
     assert tokens == [NUM_TOKENS, NUM_TOKENS]
 
 
+@pytest.mark.long
 async def test_who_reads_slowly_by_grpc_gets_every_character_in_few_events(served: Served) -> None:
     chat = Chat([ChatMessage("user", "#flood")])
     sampling = Sampling(temperature=0, logprobs=20)

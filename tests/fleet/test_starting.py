@@ -28,6 +28,7 @@ def spec(model: Path, run_dir: Path) -> FleetSpec:
     return FleetSpec(model=model, run_dir=run_dir, prefill=0, standstill_s=STANDSTILL_S)
 
 
+@pytest.mark.long
 async def test_a_slow_start_outlasts_any_limit(tiny_llama: Path, run_dir: Path) -> None:
     """Slowed as a busy machine slows it: the worker runs for a moment at a time."""
     events: list[FleetEvent] = []

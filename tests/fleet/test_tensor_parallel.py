@@ -113,6 +113,7 @@ async def assert_mixes_agree(
             assert answer.logprobs == pytest.approx(expected.logprobs, rel=0, abs=1e-9), name
 
 
+@pytest.mark.long
 async def test_the_death_of_any_process_of_a_group_is_a_pause(make_fleet: MakeFleet, run_dir: Path) -> None:
     both = FleetSpec(
         model=DEMO_MODEL,

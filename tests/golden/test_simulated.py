@@ -14,8 +14,11 @@ import pytest
 from tests.golden.host import ROUNDS_AS_STORED
 from tests.golden.tables import CASES, FOLDER, outcome, text_of
 
+LONG = ("all-policies", "small-model")
+NAMES = [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in CASES]
 
-@pytest.mark.parametrize("name", CASES)
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_simulation_comes_out_as_it_did(name: str) -> None:
     stored, found = (FOLDER / f"{name}.json").read_text(encoding="utf-8"), outcome(CASES[name])
     if ROUNDS_AS_STORED:

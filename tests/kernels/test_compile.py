@@ -19,13 +19,13 @@ ATTENTION = [
     (torch.float16, 128, "all"),
     (torch.float32, 128, "plain"),
     (torch.bfloat16, 256, "all"),
-    (torch.float32, 256, "all"),
+    pytest.param(torch.float32, 256, "all", marks=pytest.mark.long),
     (torch.bfloat16, 80, "all"),
 ]
 ATTENTION_IN_SPANS = [
     (torch.bfloat16, 128, "plain"),
     (torch.bfloat16, 128, "window"),
-    (torch.float32, 256, "all"),
+    pytest.param(torch.float32, 256, "all", marks=pytest.mark.long),
     (torch.bfloat16, 80, "all"),
 ]
 

@@ -15,7 +15,7 @@ WAYS = [
     (torch.bfloat16, 128, "plain", torch.int8),
     (torch.bfloat16, 128, "all", torch.int8),
     (torch.float16, 64, "plain", torch.int8),
-    (torch.float32, 128, "all", torch.int8),
+    pytest.param(torch.float32, 128, "all", torch.int8, marks=pytest.mark.long),
     (torch.bfloat16, 256, "all", torch.int8),
     (torch.bfloat16, 128, "all", torch.float8_e4m3fn),
     (torch.float16, 64, "plain", torch.float8_e4m3fn),

@@ -66,7 +66,10 @@ def test_drafted_tokens_change_nothing(directory: Path, model: Model) -> None:
     assert sum(report.accepted_drafts for report in engine.reports) > 60
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
+LONG = [pytest.param(family, marks=pytest.mark.long) for family in ("llama", "qwen3_moe")]
+
+
+@pytest.mark.parametrize("family", ["gemma2", *LONG])
 def test_a_draft_model_changes_nothing(directory: Path, model: Model, tmp_path: Path, family: str) -> None:
     """With another family as draft model, which is hardly ever right, and with the model itself."""
     other = load_model(build(family, tmp_path, seed=2), torch.float64, torch.device("cpu"))

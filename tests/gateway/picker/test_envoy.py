@@ -54,7 +54,9 @@ async def fleet(new_fleet: NewFleet) -> AsyncIterator[Fleet]:
         yield fleet
 
 
-@pytest_asyncio.fixture(loop_scope="module", params=["override_host", "original_dst"])
+@pytest_asyncio.fixture(
+    loop_scope="module", params=[pytest.param("override_host", marks=pytest.mark.long), "original_dst"]
+)
 async def behind(fleet: Fleet, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Behind]:
     async with AsyncExitStack() as stack:
         routers = fleet.router_addresses

@@ -189,6 +189,7 @@ async def test_unreadable_bytes_end_the_call(fleet: RunningFleet) -> None:
     assert reason_of(caught.value) == "MALFORMED_MESSAGE"
 
 
+@pytest.mark.long
 async def test_of_ten_thousand_at_once_each_is_served_or_told_why_not(
     fleet: RunningFleet, pool: TokenizerPool, facts: ModelFacts
 ) -> None:
