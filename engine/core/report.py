@@ -113,6 +113,15 @@ class AdapterLoad:
 
 
 @value
+class ComputedChunk:
+    """Tokens of one group that a step has computed, from place `begin` of its context up to `end`."""
+
+    handle: int
+    begin: int
+    end: int
+
+
+@value
 class Prefilled:
     """The prompt's KV is complete (computed, or fetched and verified)."""
 
@@ -154,6 +163,8 @@ class StepReport:
     way."""
     reads: list[Reading] = field(default_factory=list)
     adapter_loads: list[AdapterLoad] = field(default_factory=list)
+    chunks: list[ComputedChunk] = field(default_factory=list)
+    """The chunks of the step."""
     prefilled: list[Prefilled] = field(default_factory=list)
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     """Log-probabilities of prompt tokens, for requests that ask for them; in order for each handle."""

@@ -33,7 +33,7 @@ from engine.core.groups.incoming import Entrance, Incoming, PrefixReads
 from engine.core.groups.outgoing import Loans, Outgoing
 from engine.core.memory.block_tables import BlockNames, BlockTables
 from engine.core.memory.stores import BlockPool, KVLinks, KVTiers, SwapMemory
-from engine.core.report import Load, StepReport
+from engine.core.report import ComputedChunk, Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.draft_model import DraftPlan, ModelOffer, plan_drafts
@@ -302,6 +302,7 @@ class WorkerCore:
         self.num_steps += 1
         report = self.groups.report
         report.shape, report.recomputed_tokens = step.shape, step.num_recomputed
+        report.chunks = [ComputedChunk(chunk.group.handle, chunk.begin, chunk.end) for chunk in step.chunks]
         for chunk in step.chunks:
             self.groups.mark_chunk_written(chunk.group)
 
