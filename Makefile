@@ -416,11 +416,11 @@ demo-model: $(READY) ## train the checkpoint in demo_model/ again
 
 .PHONY: lock
 lock: $(LOCK_READY) ## pin deploy/requirements/*.lock to what pyproject.toml allows; UV_ARGS=--upgrade for the newest
-	$(call compile,dev,pyproject.toml --extra router --extra gateway --extra controller --extra worker --extra dev)
-	$(call compile,router,pyproject.toml --extra router --constraint deploy/requirements/dev.lock --excludes deploy/requirements/router-excludes.txt)
-	$(call compile,gateway,pyproject.toml --extra gateway --constraint deploy/requirements/dev.lock)
+	$(call compile,dev,pyproject.toml --extra router --extra gateway --extra controller --extra worker --extra tracing --extra dev)
+	$(call compile,router,pyproject.toml --extra router --extra tracing --constraint deploy/requirements/dev.lock --excludes deploy/requirements/router-excludes.txt)
+	$(call compile,gateway,pyproject.toml --extra gateway --extra tracing --constraint deploy/requirements/dev.lock)
 	$(call compile,controller,pyproject.toml --extra controller --constraint deploy/requirements/dev.lock)
-	$(call compile,worker,pyproject.toml --extra worker --constraint deploy/requirements/dev.lock)
+	$(call compile,worker,pyproject.toml --extra worker --extra tracing --constraint deploy/requirements/dev.lock)
 	$(call compile,proto,deploy/requirements/proto.in)
 	$(call compile,nixl,deploy/requirements/nixl.in --no-deps)
 	$(call compile,node,deploy/requirements/node.in)

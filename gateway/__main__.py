@@ -48,6 +48,7 @@ from runtime.rpc.listening import AddressUnusable, MetricsServer
 from runtime.security.tls import check_in_date
 from runtime.state.durable import DurableRedis, open_durable
 from runtime.state.errors import StoreEvicts, StoreUnavailable
+from runtime.tracing.tracer import open_tracer
 
 EXIT_CONFIG = 2
 EXIT_REDIS = 3
@@ -68,6 +69,7 @@ async def serve(config: GatewayConfig) -> None:
     watchdog = watch_loop()
     listener, metrics = bound_socket(config), GatewayMetrics()
     metrics_server = MetricsServer(config.host, config.metrics_port, metrics.registry, config.security)
+    tracer = open_tracer(config.tracing, "baton-gateway", address_of(listener))
     standstills = measure_loop(metrics.registry)
     try:
         async with (
@@ -89,7 +91,11 @@ async def serve(config: GatewayConfig) -> None:
             async with running_batches(app, fleets, batch_api, config.batch_lines):
                 ending = asyncio.get_running_loop().create_future()
                 counted = Requests(
-                    _behind_door(config, app, fleets), metrics, ending, strict_fields=config.strict_fields
+                    _behind_door(config, app, fleets),
+                    metrics,
+                    ending,
+                    strict_fields=config.strict_fields,
+                    tracer=tracer,
                 )
                 server = _Server(
                     _settings(config, counted), listener, metrics_server.address, ending, config.drain_s
@@ -101,6 +107,8 @@ async def serve(config: GatewayConfig) -> None:
         watchdog.stop()
         standstills.stop()
         metrics_server.stop()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
 
 async def refuse_evicting(redis: DurableRedis) -> None:

@@ -18,6 +18,7 @@ from runtime.security.settings import Security, is_loopback
 from runtime.security.tls import TlsFiles
 from runtime.settings import add_log_flags, check_address, check_least, check_port, check_redis_url
 from runtime.state.access import RedisAccess
+from runtime.tracing.settings import TracingSettings, add_tracing_flags, tracing_of
 
 DEFAULT_MAX_BODY_BYTES = 4 << 20
 """The limit of a router's message too."""
@@ -56,6 +57,7 @@ class GatewayConfig:
     drain_s: float
     log_level: str
     log_format: str
+    tracing: TracingSettings
 
     def __post_init__(self) -> None:
         cert, key = self.https_cert, self.https_key
@@ -137,6 +139,7 @@ def parse_config(argv: Sequence[str]) -> GatewayConfig:
         fleets=fleets_of(given.pop("router"), given.pop("fleet")),
         allowed_hosts=hosts,
         allowed_origins=origins,
+        tracing=tracing_of(given),
         file_limits=StoreLimits(**{field.name: given.pop(field.name) for field in fields(StoreLimits)}),
         response_limits=ResponseLimits(
             **{field.name: given.pop(field.name) for field in fields(ResponseLimits)}
@@ -240,6 +243,7 @@ def flags() -> argparse.ArgumentParser:
         prog="python -m gateway", description="The fleet's HTTP APIs, a client of its routers."
     )
     add_common_flags(parser, "127.0.0.1:8000", "HTTP clients connect", "plain HTTP")
+    add_tracing_flags(parser)
     add = parser.add_argument
     add(
         "--page",

@@ -60,6 +60,7 @@ from runtime.settings import draw_number
 from runtime.state.access import RedisAccess, SecretUnusable
 from runtime.state.errors import StoreUnavailable
 from runtime.state.store import Store
+from runtime.tracing.tracer import open_tracer
 
 EXIT_CONFIG = 2
 EXIT_REDIS = 3
@@ -105,7 +106,9 @@ async def _serve_with(
     )
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)
-    shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder, tls, service.model_commit)
+    tracer = open_tracer(service.tracing, "baton-router", config.router_id)
+    core = RouterCore(core_config)
+    shell = Shell(core, store, metrics, facts.name, recorder, tls, service.model_commit, tracer)
     metrics.add_waiting(partial(len, shell.core.state.waiting))
     metrics.add_gen_ai_names(facts.name)
     if service.metric_names == "vllm":
@@ -142,6 +145,8 @@ async def _serve_with(
     await server.stop(grace=1.0)
     preprocessor.close()
     await shell.store_calls.settle()
+    if tracer is not None:
+        await asyncio.to_thread(tracer.close)
     if recorder is not None:
         recorder.close()
     running.cancel()

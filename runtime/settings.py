@@ -6,13 +6,14 @@ import argparse
 import secrets
 import socket
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from runtime.hub.names import HubModel, model_path
 from runtime.process.metric_names import METRIC_NAMES
 from runtime.security.settings import Security, add_security_flags, security_of
+from runtime.tracing.settings import TracingSettings, add_tracing_flags, tracing_of
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "console")
@@ -54,6 +55,7 @@ class ServiceSettings:
     security: Security
     hub: HubModel | None = None
     """The model of the hub that the folder is a snapshot of; None for a folder of another kind."""
+    tracing: TracingSettings = field(default_factory=TracingSettings)
 
     def __post_init__(self) -> None:
         check_address("--listen", self.listen)
@@ -143,6 +145,7 @@ def add_service_flags(parser: argparse.ArgumentParser, listen: str, listens: str
     )
     add("--drain-s", default=20.0, type=float, metavar="S", help=drains)
     add_log_flags(parser)
+    add_tracing_flags(parser)
     add_security_flags(parser)
 
 
@@ -160,6 +163,6 @@ def add_log_flags(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(values: dict[str, Any]) -> ServiceSettings:
     """Take these settings out of `given`, the parsed flags; raises `ValueError`."""
-    security = security_of(values)
-    own = {field.name: values.pop(field.name) for field in fields(ServiceSettings) if field.name in values}
-    return ServiceSettings(**own, security=security)
+    security, tracing = security_of(values), tracing_of(values)
+    own = {each.name: values.pop(each.name) for each in fields(ServiceSettings) if each.name in values}
+    return ServiceSettings(**own, security=security, tracing=tracing)

@@ -173,20 +173,22 @@ class ResumeRequest(_message.Message):
     def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., session: _Optional[int] = ..., received: _Optional[_Iterable[_Union[ReceivedTokens, _Mapping]]] = ..., failed_attempts: _Optional[int] = ..., received_prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class GenerateManyRequest(_message.Message):
-    __slots__ = ("id", "generate", "resume", "leave", "credential", "acting_for")
+    __slots__ = ("id", "generate", "resume", "leave", "credential", "acting_for", "traceparent")
     ID_FIELD_NUMBER: _ClassVar[int]
     GENERATE_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     CREDENTIAL_FIELD_NUMBER: _ClassVar[int]
     ACTING_FOR_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     id: int
     generate: GenerateRequest
     resume: ResumeRequest
     leave: Leave
     credential: str
     acting_for: str
-    def __init__(self, id: _Optional[int] = ..., generate: _Optional[_Union[GenerateRequest, _Mapping]] = ..., resume: _Optional[_Union[ResumeRequest, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., credential: _Optional[str] = ..., acting_for: _Optional[str] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, id: _Optional[int] = ..., generate: _Optional[_Union[GenerateRequest, _Mapping]] = ..., resume: _Optional[_Union[ResumeRequest, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., credential: _Optional[str] = ..., acting_for: _Optional[str] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ()

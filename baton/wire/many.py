@@ -169,10 +169,11 @@ class MultiplexedTransport(GrpcTransport):
             return None
         given = dict(self._credentials.metadata())
         key, tenant = given.pop("authorization", ""), given.pop("x-baton-tenant", "")
+        span = given.pop("traceparent", "")
         if given:
             return None
         return inference_pb2.GenerateManyRequest(
-            generate=request, credential=key.removeprefix("Bearer "), acting_for=tenant
+            generate=request, credential=key.removeprefix("Bearer "), acting_for=tenant, traceparent=span
         )
 
     def _opened(self) -> _SharedCall:

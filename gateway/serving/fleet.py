@@ -18,6 +18,7 @@ from baton.errors import BatonError, NotFound, Unavailable
 from baton.types import Model
 from baton.wire.fields import shown
 from gateway.serving.errors import NameTwice
+from runtime.tracing.context import HEADER
 
 T = TypeVar("T")
 
@@ -47,6 +48,10 @@ acting_tenant: ContextVar[str] = ContextVar("acting_tenant", default="")
 """The tenant for which a batch's line runs, by the gateway's own key; empty for every other request."""
 
 
+caller_span: ContextVar[str] = ContextVar("caller_span", default="")
+"""The span of the HTTP request that is being served, as W3C's traceparent; empty without traces."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallerCredentials(Credentials):
     """The gateway's certificate, and the key of the HTTP caller in place of its own.
@@ -56,6 +61,10 @@ class CallerCredentials(Credentials):
     """
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
+        span = caller_span.get()
+        return (*self._shown(), (HEADER, span)) if span else self._shown()
+
+    def _shown(self) -> tuple[tuple[str, str], ...]:
         if tenant := acting_tenant.get():
             return (*Credentials.metadata(self), (TENANT, tenant))
         key = caller_key.get()

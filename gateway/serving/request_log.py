@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import structlog
@@ -15,7 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from baton.errors import BatonError
 from gateway.serving.bodies import IGNORED_HEADER, Ignored, ignored
 from gateway.serving.errors import ApiError, Problem, drained, problem_of
+from gateway.serving.fleet import caller_span
 from gateway.serving.metrics import GatewayMetrics
+from runtime.tracing.context import SpanContext, traceparent_in
+from runtime.tracing.span import Kind, Span, Value
+from runtime.tracing.tracer import Tracer
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a caller who left. Nobody receives it."""
@@ -43,6 +48,8 @@ class RequestRecord:
     """The paths of the request's parts that the fleet does not serve."""
     failed_with: str = ""
     """Why the fleet failed, which callers are not told."""
+    span: SpanContext | None = None
+    """Its span, if it is traced."""
 
     def relayed(self, num_tokens: int) -> None:
         """Count tokens that are about to be written."""
@@ -86,8 +93,10 @@ class Requests:
         ending: asyncio.Future[None] | None = None,
         *,
         strict_fields: bool,
+        tracer: Tracer | None = None,
     ) -> None:
         self._app = app
+        self._tracer = tracer
         self._metrics = metrics
         self._ending = ending
         self._open: set[asyncio.Future[None]] = set()
@@ -103,6 +112,10 @@ class Requests:
             self._open.add(ending)
         known, metrics = RequestRecord(ending=ending), self._metrics
         record.set(known)
+        if self._tracer is not None:
+            span = self._tracer.begin(traceparent_in(scope["headers"]))
+            caller_span.set(span.traceparent)
+            known.span = span if span.is_sampled else None
         left_out = Ignored(self._strict_fields)
         ignored.set(left_out)
 
@@ -162,6 +175,8 @@ class Requests:
             line["failed_with"] = known.failed_with
         if endpoint in _PROBES:
             return
+        if self._tracer is not None and known.span is not None:
+            self._tracer.export([_span(scope["method"], endpoint, known, known.span, now)])
         structlog.get_logger().info(
             "request",
             method=scope["method"],
@@ -173,3 +188,19 @@ class Requests:
             request_id=known.request_id,
             **line,
         )
+
+
+def _span(method: str, endpoint: str, known: RequestRecord, context: SpanContext, now: float) -> Span:
+    """Return the span of a request that is over."""
+    status = known.status or CLIENT_CLOSED_REQUEST
+    attributes: dict[str, Value] = {
+        "http.request.method": method,
+        "http.route": endpoint,
+        "http.response.status_code": status,
+    }
+    if known.num_tokens:
+        attributes["gen_ai.usage.output_tokens"] = known.num_tokens
+    if known.first_token_at is not None:
+        attributes["gen_ai.response.time_to_first_chunk"] = known.first_token_at - known.began_at
+    error = known.failed_with or f"status {status}" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
+    return Span(context, f"{method} {endpoint}", known.began_at, now, attributes, Kind.SERVER, error)

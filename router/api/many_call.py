@@ -37,7 +37,7 @@ from router.outputs import OutputReader
 from runtime.rpc.handlers import Context, Unreadable
 
 Open = Callable[
-    [inference_pb2.GenerateRequest, inference_pb2.ResumeRequest | None, Outbox],
+    [inference_pb2.GenerateRequest, Context, inference_pb2.ResumeRequest | None, Outbox, str],
     AbstractAsyncContextManager[tuple[ClientStream, OutputReader]],
 ]
 """Submit a generation, whose events then come through the outbox."""
@@ -159,7 +159,10 @@ class ManyCall:
         message = request.generate if resume is None else resume.request
         try:
             self._authenticate(request, context)
-            async with self._open_stream(message, resume, self._outbox) as (stream, generation.reader):
+            async with self._open_stream(message, context, resume, self._outbox, request.traceparent) as (
+                stream,
+                generation.reader,
+            ):
                 self._by_stream[stream] = generation
                 try:
                     await generation.ended

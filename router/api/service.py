@@ -51,6 +51,7 @@ from router.request import RawRequest, prompt_bytes
 from runtime.rpc.convert import to_pb
 from runtime.rpc.handlers import Context
 from runtime.state.errors import StoreUnavailable
+from runtime.tracing.context import traceparent_in
 
 log = structlog.get_logger()
 
@@ -96,20 +97,20 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> None:
-        async with self._open_stream(request) as (stream, reader):
+        async with self._open_stream(request, context) as (stream, reader):
             await self._write(stream, reader, inference_pb2.GenerateResponse, context)
 
     async def Resume(  # type: ignore[override]  # as Generate
         self, request: inference_pb2.ResumeRequest, context: Context
     ) -> None:
-        async with self._open_stream(request.request, request) as (stream, reader):
+        async with self._open_stream(request.request, context, request) as (stream, reader):
             await self._write(stream, reader, inference_pb2.ResumeResponse, context)
 
     async def GenerateOnce(
         self, request: inference_pb2.GenerateOnceRequest, context: Context
     ) -> inference_pb2.GenerateOnceResponse:
         collected = _Collected()
-        async with self._open_stream(request.request) as (stream, reader):
+        async with self._open_stream(request.request, context) as (stream, reader):
             async for item in _until_finished(stream):
                 collected.add(item)
         return collected.message(reader, self._shell.now())
@@ -211,16 +212,20 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def _open_stream(
         self,
         message: inference_pb2.GenerateRequest,
+        context: Context,
         resume: inference_pb2.ResumeRequest | None = None,
         outbox: Outbox | None = None,
+        traceparent: str = "",
     ) -> AsyncIterator[tuple[ClientStream, OutputReader]]:
         """Submit a call to the core; yield its stream, and the reader of its texts.
 
-        The core learns of the call's end in any case.
+        The core learns of the call's end in any case. `traceparent` is the caller's span, if the call's
+        metadata is not to say that.
         """
         shell = self._shell
         received_at = shell.now()
         listener, stream = shell.open_stream(outbox)
+        self._begin_span(listener, message, traceparent, context)
         bill: Bill | None = None
         refusal: RouterError | None = None
         wait = BudgetWait(0.0 if resume is None else RESUME_WAIT_S)
@@ -269,9 +274,19 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             refusal = error
             raise
         finally:
-            shell.close_stream(listener)
+            shell.close_stream(listener, refusal)
             if bill is not None:
                 self._refund(bill, stream, refusal)
+
+    def _begin_span(
+        self, listener: int, message: inference_pb2.GenerateRequest, traceparent: str, context: Context
+    ) -> None:
+        """Trace a call, if this router traces; the shell ends the span when it closes the call's stream."""
+        spans = self._shell.spans
+        if spans is not None:
+            caller = traceparent or traceparent_in(context.invocation_metadata() or ())
+            operation = "chat" if message.HasField("chat") else "text_completion"
+            spans.begin(listener, caller, operation, self._shell.now())
 
     def _count(self, error: RouterError) -> None:
         self._shell.metrics.requests.labels(type(error).__name__).inc()

@@ -62,14 +62,23 @@ def expected_output(session: Session, learnt: Learnt) -> float:
 
 def group_key(session: Session, first_choice: int) -> str:
     """Return the name of a group without its number; escaped, so that no two groups share a name."""
-    tenant, request_id = quote(session.request.tenant, safe=""), quote(session.request.request_id, safe="")
     suffix = f"#{first_choice}" if first_choice else ""
-    return f"{tenant}/{request_id}/{session.number}{suffix}"
+    return f"{request_name(session.request.tenant, session.request.request_id)}/{session.number}{suffix}"
+
+
+def request_name(tenant: str, request_id: str) -> str:
+    """Return the name of a request, as `request_of` finds it."""
+    return f"{quote(tenant, safe='')}/{quote(request_id, safe='')}"
 
 
 def request_of(request_key: str) -> str:
     """Return the part of a group's name that all groups and sessions of its request have, at any router."""
     return request_key.rpartition("/")[0]
+
+
+def first_choice_of(request_key: str) -> int:
+    """Return the first choice of the group with this name."""
+    return int(request_key.rpartition("/")[2].partition("~")[0].partition("#")[2] or 0)
 
 
 def _new_name(state: RouterState, session: Session, first_choice: int) -> str:

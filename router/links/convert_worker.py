@@ -32,20 +32,22 @@ from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec
 ROLES = {worker_pb2.WORKER_ROLE_PREFILL: PREFILL, worker_pb2.WORKER_ROLE_DECODE: DECODE}
 
 
-def command_to_pb(command: WorkerCommand) -> worker_pb2.WorkRequest:
-    """Return one command of the Work stream."""
+def command_to_pb(command: WorkerCommand, traceparent: str = "") -> worker_pb2.WorkRequest:
+    """Return one command of the Work stream; `traceparent` is the span of the attempt that it starts."""
     match command:
         case SendPrefill(_, spec):
-            return worker_pb2.WorkRequest(prefill=worker_pb2.Prefill(sequence=spec_to_pb(spec)))
+            prefill = worker_pb2.Prefill(sequence=spec_to_pb(spec, traceparent))
+            return worker_pb2.WorkRequest(prefill=prefill)
         case SendReceive(_, spec, source_address, kind):
             receive = worker_pb2.Receive(
-                sequence=spec_to_pb(spec),
+                sequence=spec_to_pb(spec, traceparent),
                 source_address=source_address,
                 kind=worker_pb2.ReceiveKind.Name(kind),
             )
             return worker_pb2.WorkRequest(receive=receive)
         case SendDecode(_, spec):
-            return worker_pb2.WorkRequest(decode=worker_pb2.Decode(sequence=spec_to_pb(spec)))
+            decode = worker_pb2.Decode(sequence=spec_to_pb(spec, traceparent))
+            return worker_pb2.WorkRequest(decode=decode)
         case SendCancel(_, handles):
             return worker_pb2.WorkRequest(cancel=worker_pb2.Cancel(handles=handles))
         case SendPreCopy() | SendStopAndCopy():
@@ -67,7 +69,7 @@ def _part_to_pb(part: Part) -> worker_pb2.Part:
     return to_pb(worker_pb2.Part, part, fence=fence_to_pb(part.fence))
 
 
-def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
+def spec_to_pb(spec: SequenceSpec, traceparent: str = "") -> worker_pb2.SequenceSpec:
     """Return a group of sequences, with every field set that it has."""
     source = spec.prefix_source
     return to_pb(
@@ -81,6 +83,7 @@ def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
         reasoning_opens=spec.stop.reasoning_opens,
         reasoning_closes=spec.stop.reasoning_closes,
         prefix_source=None if source is None else to_pb(worker_pb2.PrefixSource, source),
+        traceparent=traceparent,
     )
 
 

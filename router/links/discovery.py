@@ -100,11 +100,14 @@ class Discovery:
         self.kv_links: Mapping[str, LinkRecord] = {}
         """The same of workers that lend blocks to each other."""
 
-    def send(self, command: WorkerCommand) -> None:
-        """Send a command to the worker it names, if there is still a link to it."""
+    def send(self, command: WorkerCommand, traceparent: str = "") -> None:
+        """Send a command to the worker it names, if there is still a link to it.
+
+        `traceparent` is the span of the attempt that it starts.
+        """
         found = self._links.get(command.worker_key)
         if found is not None:
-            found[0].send(command)
+            found[0].send(command, traceparent)
 
     def computing(self, worker_key: str) -> Computing:
         """Return how a worker computes, as far as it has reported it."""

@@ -48,11 +48,12 @@ from router.core.model.events import (
     TimerFired,
     WorkerLost,
 )
-from router.errors import Overloaded, Reason, Unavailable
+from router.errors import Overloaded, Reason, RouterError, Unavailable
 from router.links.client_stream import MAX_PENDING_TOKENS, ClientStream, Outbox
 from router.links.demand import DemandRecorder
 from router.links.discovery import Discovery
 from router.links.metrics import RouterMetrics
+from router.links.request_spans import RequestSpans
 from router.links.step_log import StepLog
 from router.links.store_calls import StoreCalls
 from router.links.ticker import Ticker
@@ -63,6 +64,7 @@ from runtime.security.tls import FleetTls
 from runtime.state import records
 from runtime.state.errors import StoreUnavailable
 from runtime.state.store import Store
+from runtime.tracing.tracer import Tracer
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.request import FinishReason, Slo
 
@@ -86,6 +88,7 @@ class Shell:
         recorder: Recorder | None = None,
         tls: FleetTls | None = None,
         model_commit: str = "",
+        tracer: Tracer | None = None,
     ) -> None:
         self.core = core
         self.store = store
@@ -108,6 +111,7 @@ class Shell:
         metrics.loop_lag.set_function(lambda: self.ticker.lag_s)
         self.demand = DemandRecorder(store, core.state)
         self.steps = StepLog()
+        self.spans = None if tracer is None else RequestSpans(tracer, model_name)
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}
         self._quotes: dict[int, asyncio.Future[TellQuoted]] = {}
@@ -125,10 +129,12 @@ class Shell:
         stream = self._streams[self._last_listener] = ClientStream(self.max_pending_tokens, outbox)
         return self._last_listener, stream
 
-    def close_stream(self, listener: int) -> None:
-        """End a listener whose call is over."""
+    def close_stream(self, listener: int, error: RouterError | None = None) -> None:
+        """End a listener whose call is over, perhaps with an error."""
         if self._streams.pop(listener, None) is not None:
             self.submit(ClientGone(listener))
+        if self.spans is not None:
+            self.spans.end(listener, error, self.now())
 
     def end_stalled(self) -> None:
         """Give up clients that have taken nothing since the last call of this method.
@@ -212,6 +218,8 @@ class Shell:
         actions = self.core.on(event, now)
         if self._recorder is not None:
             self._recorder.record(event, now, actions)
+        if self.spans is not None:
+            self.spans.observe(event, now, actions)
         for action in actions:
             self._do(action)
 
@@ -245,7 +253,7 @@ class Shell:
                 if stream is not None:
                     stream.fail(error)
             case _ if isinstance(action, WorkerCommand):
-                self.discovery.send(action)
+                self.discovery.send(action, "" if self.spans is None else self.spans.traceparent_of(action))
             case _ if isinstance(action, StoreAction):
                 self.store_calls.do(action)
             case SetTimer(timer, at):

@@ -84,7 +84,8 @@ class WorkerLink:
         self._ticker = ticker
         self._detector = FailureDetector()
         self._log = structlog.get_logger().bind(worker=record.worker_id, address=record.address)
-        self._outbound: asyncio.Queue[WorkerCommand] = asyncio.Queue(MAX_OUTBOUND)
+        self._outbound: asyncio.Queue[tuple[WorkerCommand, str]] = asyncio.Queue(MAX_OUTBOUND)
+        """Commands, each with the span of the attempt that it starts."""
         self._outgoing = Outgoing()
         self._incoming = Incoming()
         self._prober = Prober(record.address, self._on_ack)
@@ -98,12 +99,12 @@ class WorkerLink:
         self.computing = Computing()
         self._closed = False
 
-    def send(self, command: WorkerCommand) -> None:
+    def send(self, command: WorkerCommand, traceparent: str = "") -> None:
         """Send a command, in order. Commands on a broken link are lost; the core gets `WorkerLost` then."""
         if not self.joined:
             return
         try:
-            self._outbound.put_nowait(command)
+            self._outbound.put_nowait((command, traceparent))
         except asyncio.QueueFull:
             self._log.warning("link_overflow", waiting=MAX_OUTBOUND)
             assert self._call is not None, "a joined link has a call"
@@ -169,7 +170,7 @@ class WorkerLink:
                 await call.write(request)
             except asyncio.InvalidStateError:  # the call is over, and `_read` gets the reason
                 return
-            request = command_to_pb(await self._outbound.get())
+            request = command_to_pb(*await self._outbound.get())
 
     async def _read(self, call: WorkCall) -> None:
         self._welcome(await self._next(call))

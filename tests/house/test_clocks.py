@@ -13,6 +13,7 @@ DATES = {
     "router.intake.helpers.chat_template": "the date that a template puts into a prompt",
     "runtime.security.settings": "whether a certificate is valid today",
     "runtime.process.clock": "whether a machine's clock is right",
+    "runtime.tracing.exporter": "when spans began and ended, in Unix time, as the protocol has it",
     "baton.cli.commands.certs": "from when on a certificate is valid",
     "gateway.responses.draft": "when a response was created and completed, as gateway.openai.endpoints",
     "gateway.openai.endpoints": "when a response was created, in Unix seconds, as the API has it",

@@ -49,6 +49,7 @@ from runtime.state.access import RedisAccess
 from runtime.state.errors import StoreUnavailable
 from runtime.state.records import WorkerRecord
 from runtime.state.store import Store
+from runtime.tracing.tracer import open_tracer
 from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.memory.tiers import Tier
 from worker.config import WorkerConfig
@@ -73,6 +74,7 @@ from worker.startup.build_sides import BuildSides, HandoffContext
 from worker.streams.hub import Hub
 from worker.streams.probes import ProbeResponder
 from worker.streams.routers import Sequences
+from worker.streams.sequence_spans import SequenceSpans
 from worker.streams.server import WorkerServer
 from worker.streams.service import WorkerService
 
@@ -204,6 +206,9 @@ class _Worker:
         self._server = WorkerServer(self._tls)
         self._sequences = Sequences(engine.idle_load())
         self._sides = build_sides(self._handoff_context())
+        tracer = open_tracer(config.service.tracing, f"baton-{role.value}-worker", config.worker_id)
+        if tracer is not None:
+            cleanup.push_async_callback(asyncio.to_thread, tracer.close)
         self._hub = Hub(
             self._record.incarnation,
             self._sequences,
@@ -211,6 +216,7 @@ class _Worker:
             self._grammars.submit,
             self._guard,
             self._metrics,
+            None if tracer is None else SequenceSpans(tracer, config.worker_id),
         )
         self._probes = ProbeResponder()
         self._announced_tiers: dict[Tier, AnnouncedTier] = {}

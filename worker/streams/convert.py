@@ -56,6 +56,15 @@ def command_from_pb(message: worker_pb2.WorkRequest) -> RouterCommand:
             raise MalformedCommandError(None, sentence)
 
 
+def traceparent_from_pb(message: worker_pb2.WorkRequest) -> str:
+    """Return the span of the attempt that a command starts; empty if it starts none, or is not traced."""
+    kind = message.WhichOneof("command")
+    if kind in ("prefill", "decode", "receive"):
+        sequence: worker_pb2.SequenceSpec = getattr(message, kind).sequence
+        return sequence.traceparent
+    return ""
+
+
 def _receive_from_pb(message: worker_pb2.Receive) -> ReceiveFrom:
     spec = spec_from_pb(message.sequence)
     if not message.source_address:

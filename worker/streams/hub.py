@@ -32,6 +32,7 @@ from worker.commands import (
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
 from worker.streams.routers import RouterSession, Running, Sequences
+from worker.streams.sequence_spans import SequenceSpans
 
 log = structlog.get_logger()
 
@@ -52,6 +53,7 @@ class Hub:
         submit: Callable[[engine_commands.Command], None],
         guard: FenceGuard,
         metrics: WorkerMetrics,
+        spans: SequenceSpans | None = None,
     ) -> None:
         self.draining = asyncio.Event()
         self._incarnation = incarnation
@@ -60,6 +62,7 @@ class Hub:
         self._metrics = metrics
         self._sequences = sequences
         self._sides = sides
+        self._spans = spans
         self._sessions: list[RouterSession] = []
         self._emptied = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
@@ -95,10 +98,11 @@ class Hub:
         for running in orphans:
             self._end(running)
 
-    def apply(self, session: RouterSession, command: RouterCommand) -> None:
+    def apply(self, session: RouterSession, command: RouterCommand, traceparent: str = "") -> None:
+        """Carry a command out; `traceparent` is the span of the attempt that it starts."""
         match command:
             case engine_commands.Prefill() | engine_commands.Decode() | ReceiveFrom():
-                self._start(session, command)
+                self._start(session, command, traceparent)
             case CancelHandles(handles):
                 for router_handle in handles:
                     running = self._sequences.of_router(session, router_handle)
@@ -142,7 +146,7 @@ class Hub:
         self._metrics.refused.inc()
         log.warning("command_refused", router=session.router_id, handle=router_handle, reason=message)
 
-    def _start(self, session: RouterSession, command: StartCommand) -> None:
+    def _start(self, session: RouterSession, command: StartCommand, traceparent: str) -> None:
         spec = command.spec
         if self.draining.is_set():
             message = "this worker is draining; accepted: another one"
@@ -158,6 +162,8 @@ class Hub:
                 self._end(rival)
         running = self._sequences.add(session, spec.handle, spec.fence, spec.choices)
         command = dataclasses.replace(command, spec=dataclasses.replace(spec, handle=running.handle))
+        if self._spans is not None:
+            self._spans.begin(command, traceparent)
         self._sides.begin(command)
         self._submit(command)
 
@@ -239,6 +245,8 @@ class Hub:
     def on_report(self, report: StepReport) -> None:
         self._sequences.load = report.load
         self._metrics.observe(report)
+        if self._spans is not None:
+            self._spans.on_report(report)
         if report.step_error:
             self._metrics.step_errors.inc()
             log.error("step_failed", step=report.load.step, traceback=report.step_error)

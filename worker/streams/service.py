@@ -17,7 +17,13 @@ from worker.config import WorkerConfig
 from worker.costs import Costs
 from worker.engine.engine import Computing
 from worker.errors import MalformedCommandError
-from worker.streams.convert import command_from_pb, heartbeat_to_pb, report_to_pb, welcome_to_pb
+from worker.streams.convert import (
+    command_from_pb,
+    heartbeat_to_pb,
+    report_to_pb,
+    traceparent_from_pb,
+    welcome_to_pb,
+)
 from worker.streams.hub import Hub
 from worker.streams.probes import ProbedStream, ProbeResponder
 from worker.streams.routers import MAX_OUTBOUND, RouterSession
@@ -132,7 +138,7 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         async for message in requests:
             stream.take(message)
             try:
-                self._hub.apply(session, command_from_pb(message))
+                self._hub.apply(session, command_from_pb(message), traceparent_from_pb(message))
             except MalformedCommandError as error:
                 self._hub.refuse(session, error.handle, str(error))
 

@@ -613,6 +613,14 @@ export declare type GenerateManyRequest = Message<"baton.v1.GenerateManyRequest"
    * @generated from field: string acting_for = 6;
    */
   actingFor: string;
+
+  /**
+   * The span in which the client sends this generation, as W3C's traceparent, in place of the call's metadata of that
+   * name. What is malformed is ignored.
+   *
+   * @generated from field: string traceparent = 7;
+   */
+  traceparent: string;
 };
 
 /**
