@@ -144,6 +144,7 @@ def test_a_conversation_finds_the_fleet(
     assert f"fleet of {secured.run_dir}" in err
 
 
+@pytest.mark.long
 def test_a_fleet_whose_launcher_was_killed_is_not_taken(
     secured: Secured, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -165,6 +165,7 @@ async def test_damaged_files_cost_only_the_prefix(make_fleet: MakeFleet, tmp_pat
     assert again.token_ids == first.token_ids
 
 
+@pytest.mark.long
 async def test_a_disk_that_is_gone_is_served_without(make_fleet: MakeFleet, tmp_path: Path) -> None:
     """The folder becomes a file below the running worker: each call fails."""
     disk = tmp_path / "disk"

@@ -100,6 +100,7 @@ async def handoffs(fleet: Fleet, process: str) -> float:
     return outcomes.get("completed", 0.0) + outcomes.get("acknowledged", 0.0)
 
 
+@pytest.mark.long
 async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path, make_fleet: MakeFleet) -> None:
     """The first that is to take them over is killed at it; the next one gets them."""
     async with (

@@ -125,6 +125,7 @@ async def test_streams_of_more_adapters_than_fit_are_right_and_take_turns(
     assert state.loadable_adapters == 2
 
 
+@pytest.mark.long
 async def test_a_killed_worker_s_stream_goes_on_with_its_adapter(
     make_fleet: MakeFleet, run_dir: Path, adapters: Path, sources: Path
 ) -> None:

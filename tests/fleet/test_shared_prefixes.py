@@ -173,6 +173,7 @@ async def test_a_source_that_fails_in_the_middle_costs_time_alone(
     assert again.token_ids == firsts[place].token_ids
 
 
+@pytest.mark.long
 async def test_a_prefix_on_the_disk_of_another_worker_is_fetched(
     make_fleet: MakeFleet, run_dir: Path, tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ async def test_a_prefix_on_the_disk_of_another_worker_is_fetched(
     assert again.token_ids == firsts[place].token_ids
 
 
+@pytest.mark.long
 async def test_a_disk_that_fails_the_lender_costs_time_alone(
     make_fleet: MakeFleet, run_dir: Path, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def test_outputs_are_the_same_with_and_without_a_draft_model(
     played.assert_told_alike({}, drafts)
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(
     specs=free_requests(),
