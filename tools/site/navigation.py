@@ -39,7 +39,7 @@ def sections() -> list[Section]:
             "Run it",
             _named("configuration", "metrics", "compose", "kubernetes", "inference-gateway", "security"),
         ),
-        Section("Keep it running", _named("troubleshooting", "failures")),
+        Section("Keep it running", _named("troubleshooting", "failures", "tracing")),
         Section(
             "Make more of it",
             _named(
