@@ -67,7 +67,7 @@ def targets_of(args: argparse.Namespace, *, only_newest: bool = False) -> list[T
     fleets = _of_the_checkout() if args.run_dir is None else found_in(args.run_dir)
     if not fleets:
         return [_default(UNENCRYPTED)]
-    if only_newest or len(fleets) == 1:
+    if only_newest:
         return [choose(fleets)]
     return [choose([fleet]) for fleet in fleets]
 
