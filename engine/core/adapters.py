@@ -37,6 +37,7 @@ class AdapterSlots:
         loaded: Mapping[str, int] | None = None,
         loadable: Container[str] = (),
     ) -> None:
+        self.num_slots = num_slots
         self._loadable = loadable
         self.slot_of: dict[str, int] = dict(loaded or {})
         """By digest. The adapters of sequences that run are always here."""

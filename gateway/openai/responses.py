@@ -191,7 +191,8 @@ class _Chunks:
         self._echo = echo
         self._to_echo = set() if echo is None else set(range(self._left))
         self._prompt_logprobs: list[TokenLogprobs | None] = [None]
-        self._cut_calls = [CutCalls() for _ in range(self._left)]
+        self._cut_calls: dict[int, CutCalls] = {}
+        """Of the choices that call tools."""
         self._offsets = Counter[int]()
         """How long the texts of the tokens are whose log-probabilities each choice has had."""
         self._callers: set[int] = set()
@@ -266,9 +267,10 @@ class _Chunks:
             fields["token_ids"] = list(token_ids)
 
     def _pieces(self, choice: int, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
-        shape, cut_calls, pieces = self._writer.shape, self._cut_calls[choice], []
+        shape, pieces = self._writer.shape, []
         for delta in deltas:
-            cut_calls.add(delta)
+            if isinstance(delta, ToolCallBegun | ToolCallEnded):
+                self._cut_calls.setdefault(choice, CutCalls()).add(delta)
             if isinstance(delta, ToolCallBegun) and shape.names_calls:
                 self._callers.add(choice)
             if not isinstance(delta, ToolCallEnded):
@@ -297,7 +299,7 @@ class _Chunks:
     def _ended(self, end: ChoiceFinished) -> dict[str, Any]:
         if self._echo is not None and self._echo.alone:
             end = _at_limit(end.choice)
-        has_cut_call = bool(self._cut_calls[end.choice])
+        has_cut_call = bool(self._cut_calls.get(end.choice))
         ending = ending_json(end, has_calls=end.choice in self._callers, has_cut_call=has_cut_call)
         return self._writer.shape.piece(None) | ending
 

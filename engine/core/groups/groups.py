@@ -306,4 +306,5 @@ class Groups:
         self._tables.check_integrity(groups, loans, is_whole=is_whole)
         self.room.check_integrity(groups, is_whole=is_whole)
         self.roster.check_integrity()
-        self._adapters.check_integrity(self.roster)
+        if self._adapters.num_slots:
+            self._adapters.check_integrity(self.roster)
