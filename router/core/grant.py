@@ -103,13 +103,13 @@ def offer_capacity(state: RouterState) -> None:
 def offer_at_once(state: RouterState, group: Group) -> Offer | None:
     """Return where a newcomer can be leased without waiting for a grant; None if it has to take its turn.
 
-    It can if, as far as is known here, nothing waits, and if it states no latency: then it is not refused
-    either. The store has the last word.
+    It can if it states no latency, so that it is not refused either, and if nothing waits, as far as is known
+    here. The store has the last word.
     """
     request = group.session.request
-    if state.waiting or state.config.policy.binds_at_arrival:
-        return None
     if request.slo.is_stated or request.slo.deadline_ms is not None:
+        return None
+    if state.waiting or state.config.policy.binds_at_arrival:
         return None
     free = [worker for worker in state.capacity.free_workers(state.now) if worker.has(request.adapter)]
     is_conditional = state.fleet.placement is Placement.CONDITIONAL
