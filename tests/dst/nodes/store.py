@@ -37,6 +37,8 @@ from tests.dst.world.process import Process
 SUBSCRIBE_AGAIN_S = RECONNECT_S
 DEAF_S = 2.0
 """A subscriber pings a silent connection after this long, and gives it up after as long again."""
+_NONE_WHILE_QUIET: dict[str, object] = {"grant": [], "lease_at_once": False}
+"""The calls that give nothing while routers have yet to enter what they hold, with what they return."""
 
 
 @dataclass(slots=True)
@@ -79,8 +81,8 @@ class StoreServer:
             result = ("entered", self.epoch)
         elif request.epoch != self.epoch:
             result = ("forgotten", None)
-        elif request.name == "grant" and self.process.clock() < self.quiet_until:
-            result = ("result", [])
+        elif request.name in _NONE_WHILE_QUIET and self.process.clock() < self.quiet_until:
+            result = ("result", _NONE_WHILE_QUIET[request.name])
         else:
             try:
                 result = ("result", request.call(self.store))

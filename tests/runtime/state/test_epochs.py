@@ -166,6 +166,17 @@ async def test_a_router_that_stays_away_is_awaited_until_its_holds_expire(
     assert await routers.granted() == ["new"]
 
 
+async def test_a_newcomer_is_not_leased_at_once_either_while_a_router_is_away(
+    server: RedisServer, routers: Routers
+) -> None:
+    await _forget(server)
+    await routers.pass_time(5)
+    assert not await routers.first.lease_at_once(entry("new", tokens=1), PREFILL, DECODE, 30)
+    await routers.second.queue_status()
+    await routers.pass_time(2)
+    assert await routers.first.lease_at_once(entry("new", tokens=1), PREFILL, DECODE, 30)
+
+
 async def test_once_all_routers_are_back_grants_go_on(server: RedisServer, routers: Routers) -> None:
     await _forget(server)
     await routers.first.enqueue(entry("new", tokens=1), 10)
