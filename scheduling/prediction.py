@@ -376,6 +376,10 @@ class QueueAhead:
     tokens: int
     requests: int
 
+    def changed(self, tokens: int, requests: int) -> QueueAhead:
+        """Return what is ahead once so much has come, or has gone if negative; never less than nothing."""
+        return QueueAhead(max(0, self.tokens + tokens), max(0, self.requests + requests))
+
 
 @value
 class Prediction:

@@ -23,6 +23,7 @@ from dataclasses import replace
 
 from router.core import finish
 from router.core.dispatch import (
+    change_ahead,
     expected_output,
     leave_queue,
     promise_of,
@@ -88,10 +89,14 @@ def on_enqueued(state: RouterState, event: Enqueued) -> None:
     ahead = QueueAhead(event.work_ahead_tokens, event.position)
     if session.admitted:
         _keep_place(state, group, ahead)
-    elif ahead.requests > 0 and session.ahead is None and state.config.policy.promises:
-        session.ahead = ahead
-        _charge(state, group, ahead)
-    elif admit(state, group, ahead, 0.0):
+        return
+    if session.ahead is None and state.config.policy.promises:
+        ahead = session.ahead = ahead.changed(-group.gone.tokens, -group.gone.requests)
+        change_ahead(state, group, 1)
+        if ahead.requests > 0:
+            _charge(state, group, ahead)
+            return
+    if admit(state, group, ahead, 0.0):
         _take_place(state, group, ahead, 0.0)
 
 
@@ -330,9 +335,7 @@ def make_room(state: RouterState, group: Group, request: Judged) -> Judgement | 
     if victim is None or victim.work_tokens <= group.work_tokens or victim.phase is not Phase.WAITING:
         return None
     if victim.due_at <= group.due_at:
-        ahead = request.ahead
-        tokens, requests = max(0, ahead.tokens - victim.work_tokens), max(0, ahead.requests - 1)
-        request = replace(request, ahead=QueueAhead(tokens, requests))
+        request = replace(request, ahead=request.ahead.changed(-victim.work_tokens, -1))
     state.waiting.remove(victim)
     judgement = judge(state, request)
     state.waiting.add(victim, state.now)

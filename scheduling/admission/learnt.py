@@ -49,8 +49,8 @@ ENOUGH = 8
 """Samples that a bucket needs to be used alone."""
 BUCKETS = 16
 PRIOR = (0.6, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.8)
-"""Assumed observed / predicted until there are enough samples: the formulas leave out hand-over and
-network."""
+"""Assumed observed / predicted while there are too few samples: the formulas leave out hand-over and network.
+Where the last samples were better, they are assumed instead (`LearntRatios`)."""
 
 
 class _Window:
@@ -90,12 +90,15 @@ class LearntRatios:
     samples uses those of its neighbours, not all.
 
     Samples expire. If they were kept, a bad minute would refuse everything, and no admitted request could
-    ever show that it is over.
+    ever show that it is over. If a good minute were forgotten as well, a fleet with little to do would know
+    only the prior: it would refuse most of each burst, and what it refuses brings no samples. So the newest
+    samples are kept, however old, as far as they are better than the prior.
     """
 
     def __init__(self) -> None:
         self._buckets = [_Window() for _ in range(BUCKETS)]
         self._all = _Window()
+        self._newest: deque[float] = deque(maxlen=ENOUGH)
         self._known: dict[int, tuple[float, float]] = {}
         """Quantiles by bucket, until a sample comes or ages."""
         self._oldest_at = math.inf
@@ -105,6 +108,7 @@ class LearntRatios:
         """Learn from one request of this size."""
         self._buckets[_bucket(size)].add(ratio, now)
         self._all.add(ratio, now)
+        self._newest.append(ratio)
         self._known.clear()
         self._oldest_at = min(self._oldest_at, now)
 
@@ -132,9 +136,14 @@ class LearntRatios:
         if found is None:
             ordered = self._nearest(bucket, now)
             if len(ordered) < ENOUGH:
-                ordered = sorted((*ordered, *PRIOR))
+                ordered = sorted((*ordered, *self._prior()))
             found = self._known[bucket] = _quantile(ordered, 0.1), _quantile(ordered, 0.9)
         return found
+
+    def _prior(self) -> Sequence[float]:
+        if len(self._newest) < ENOUGH:
+            return PRIOR
+        return tuple(map(min, PRIOR, sorted(self._newest)))
 
 
 def _bucket(size: float) -> int:

@@ -21,8 +21,9 @@ from scheduling.admission.prefixes import PrefixHits
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.placement import Handoff
 from scheduling.prediction import Prediction, QueueAhead
-from scheduling.request import FinishReason, Matched, Path, Slo
+from scheduling.request import FinishReason, Matched, Path, Slo, SloClass
 
+NOTHING = QueueAhead(0, 0)
 MAX_ATTEMPTS = 3
 """Attempts that may fail at their workers; then the request itself is taken to be at fault."""
 MAX_LOST = 5
@@ -112,6 +113,8 @@ class Group:
     due_at: float = 0.0
     """The time by which the queue orders it within its class: `backlog.due_at` plus `delay_s`, or
     the time of receipt if it has output."""
+    place: tuple[SloClass, int, str] = (SloClass.BATCH, 0, "")
+    """Class, due time in milliseconds and name: the store sorts by these."""
     delay_s: float = 0.0
     """By how much it is put behind: its promise was given up when capacity died, or its tenant has had more
     than its share."""
@@ -119,6 +122,8 @@ class Group:
     """Batch work that goes first, so that batch has its share."""
     asked_at: float = 0.0
     """When a place in the queue was last asked for."""
+    gone: QueueAhead = NOTHING
+    """The part of the work ahead that was taken out of the queue before the store had told of it."""
     stranded_at: float | None = None
     rests_until: float = 0.0
     """Not tried again before this time, since the next attempt might fail at once."""
@@ -268,7 +273,7 @@ class Session:
     predicted: Prediction | None = None
     """The prediction for its place in the queue, to learn from; None once it has another place."""
     ahead: QueueAhead | None = None
-    """The queue ahead of it; set while its tenant is being charged."""
+    """The queue ahead of it, from the store's answer until it is judged."""
     charged_tokens: float = 0.0
     """Virtual tokens; returned if the request is refused."""
     cached_tokens: int = 0

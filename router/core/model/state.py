@@ -87,6 +87,8 @@ class RouterState:
         self.groups: dict[str, Group] = {}
         """By name in the store."""
         self.waiting = WaitingGroups()
+        self.newcomers: dict[str, Group] = {}
+        """Groups that have asked for a place, and are not judged yet, by name in the store."""
         self.stranded: dict[str, Group] = {}
         self.without_source: dict[str, Group] = {}
         """Running groups whose source has left in order, and whose decode worker has not begun."""

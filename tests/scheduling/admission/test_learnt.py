@@ -51,6 +51,21 @@ def test_a_bad_minute_is_forgotten_even_without_admissions() -> None:
     assert learnt.quantiles(0, now=MAX_AGE_S + 1)[1] == max(PRIOR)
 
 
+@given(st.lists(st.tuples(st.sampled_from([0, 100, 5000]), RATIOS), max_size=60))
+def test_after_a_pause_the_last_samples_replace_a_worse_prior(
+    seen: list[tuple[int, float]],
+) -> None:
+    learnt = LearntRatios()
+    for size, ratio in seen:
+        learnt.add(size, ratio, now=0.0)
+    newest = [ratio for _, ratio in seen[-ENOUGH:]]
+    q10, q90 = learnt.quantiles(100, now=MAX_AGE_S + 1)
+    if len(newest) < ENOUGH:
+        assert (q10, q90) == (min(PRIOR), max(PRIOR))
+    else:
+        assert (q10, q90) == (min(*PRIOR, *newest), min(max(PRIOR), max(newest)))
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from([0.0, 1.0, 9.0]), st.sampled_from([0, 100, 5000]), RATIOS, st.booleans()),
