@@ -23,7 +23,6 @@ from dataclasses import replace
 
 from router.core import finish
 from router.core.dispatch import (
-    change_ahead,
     expected_output,
     leave_queue,
     promise_of,
@@ -91,8 +90,7 @@ def on_enqueued(state: RouterState, event: Enqueued) -> None:
         _keep_place(state, group, ahead)
         return
     if session.ahead is None and state.config.policy.promises:
-        ahead = session.ahead = ahead.changed(-group.gone.tokens, -group.gone.requests)
-        change_ahead(state, group, 1)
+        ahead = session.ahead = state.ahead.told(group, ahead)
         if ahead.requests > 0:
             _charge(state, group, ahead)
             return
@@ -105,7 +103,7 @@ def on_charged(state: RouterState, request_key: str, standing: Standing | None) 
     group = state.groups.get(request_key)
     if group is None or group.session.ahead is None or group.session.admitted:
         return
-    session, ahead, tenant_wait_s = group.session, group.session.ahead, 0.0
+    session, ahead, tenant_wait_s = group.session, state.ahead.now(group, group.session.ahead), 0.0
     if standing is not None and standing.is_over:
         session.charged_tokens = 0.0  # without an answer it may have been charged: a refund finds out
     if standing is not None and standing.is_over and state.fleet.serves:

@@ -3,7 +3,6 @@
 `Session`'s module draws the phases.
 
 set_phase      takes a group to another phase
-change_ahead   tells newcomers behind a group that it has come or has left
 set_decision   what was decided on a session; `tell_accepted` tells its calls
 release        returns all that a group holds
 new_groups     creates a session's groups
@@ -36,7 +35,7 @@ from router.core.model.actions import (
 )
 from router.core.model.events import Granted
 from router.core.model.fleet import Worker
-from router.core.model.session import IN_QUEUE, NOTHING, Choice, Group, Phase, Session
+from router.core.model.session import IN_QUEUE, Choice, Group, Phase, Session
 from router.core.model.state import RouterState
 from runtime.state.records import QueueEntry
 from scheduling.admission.admission import Decision, Verdict
@@ -45,6 +44,9 @@ from scheduling.admission.learnt import Learnt
 from scheduling.admission.shares import share_of, takes_turns
 from scheduling.prediction import blocks_needed
 from scheduling.request import Fence, Path, PrefixSource, SamplingParams, SequenceSpec, Slo, SloClass
+
+CLASS_MS = 1 << 50
+"""Further apart than any two due times: the store sorts by class, and then by due time."""
 
 
 def most_blocks(session: Session, num_choices: int, block_size: int) -> int:
@@ -164,8 +166,10 @@ def enqueue(state: RouterState, group: Group, offer: Offer | None = None) -> Non
     has_place, group.asked_at = group.phase in IN_QUEUE, state.now
     if group.phase is not Phase.WAITING:
         group.due_at = received_at if has_output else due_at(session.aim, received_at) + group.delay_s
-        group.place = session.request.slo.slo_class, round(group.due_at * 1000), group.key
+        group.place = int(session.request.slo.slo_class) * CLASS_MS + round(group.due_at * 1000), group.key
         set_phase(state, group, Phase.ENQUEUEING)
+        if not session.admitted:
+            state.ahead.ask(group)
     if has_place:
         state.waiting.asked(group)
     slo_class, due_in_ms = rank(state.config.policy.order, session.aim, state.now - received_at)
@@ -204,39 +208,19 @@ def set_phase(state: RouterState, group: Group, phase: Phase) -> None:
     if (group.phase is Phase.RUNNING) is not (phase is Phase.RUNNING):
         share = group.seat_share
         state.running_shares.add(group.session.request.tenant, share if phase is Phase.RUNNING else -share)
-    newcomer = state.newcomers.pop(group.key, None)
-    was_placed = group.phase is Phase.WAITING or (newcomer is not None and group.session.ahead is not None)
     group.phase = phase
-    if phase is Phase.ENQUEUEING and not group.session.admitted:
-        state.newcomers[group.key], group.gone = group, NOTHING
     if waits and not was_waiting:
         state.waiting.add(group, state.now)
     elif was_waiting and not waits:
         state.waiting.remove(group)
-    is_placed = phase is Phase.WAITING
-    if is_placed is not was_placed:
-        change_ahead(state, group, 1 if is_placed else -1)
+    if phase is Phase.WAITING:
+        state.ahead.place(group)
+    else:
+        state.ahead.leave(group, is_bound=phase is Phase.SETTLING)
     if phase is Phase.STRANDED:
         state.stranded[group.key] = group
     else:
         state.stranded.pop(group.key, None)
-
-
-def change_ahead(state: RouterState, group: Group, count: int) -> None:
-    """Correct what is ahead of the newcomers behind a group that has come into the queue (1) or left it (-1).
-
-    The store tells each of them what is ahead when it comes. Until it is judged, some of that is refused, and
-    some is bound to a worker, where it counts as well. The store answers in order: of a newcomer that it has
-    not answered yet, only what is taken out of the queue from now on is gone.
-    """
-    for newcomer in state.newcomers.values():
-        session = newcomer.session
-        if newcomer is group or group.place > newcomer.place:
-            continue
-        if session.ahead is not None:
-            session.ahead = session.ahead.changed(count * group.work_tokens, count)
-        elif count < 0 and group.phase is not Phase.SETTLING:
-            newcomer.gone = newcomer.gone.changed(group.work_tokens, 1)
 
 
 def set_decision(state: RouterState, session: Session, decision: Decision, aim: Slo) -> None:

@@ -175,13 +175,12 @@ def withdraw(state: RouterState, session: Session) -> None:
         state.actions.append(
             RefundTenant(group_key(session, 0), session.request.tenant, session.charged_tokens)
         )
-    session.charged_tokens = 0.0
+    session.charged_tokens, session.ahead = 0.0, None
     for group in list(session.groups):
         set_phase(state, group, Phase.ENDED)
         del state.groups[group.key]
         group.dissolve()
     session.groups.clear()
-    session.ahead = None
 
 
 def forget(state: RouterState, session: Session) -> None:

@@ -1,5 +1,5 @@
 """The fleet's shared state without Redis.
 
-`memory_store` has the operations of `runtime.state.store` that a simulation uses, over the `line` of waiting
+`memory_store` has the operations of `runtime.state.store` that a simulation uses, over a line of waiting
 requests and a `ledger` of credits or leases for each worker. It may import `runtime.state` and `scheduling`.
 """

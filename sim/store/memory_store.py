@@ -33,9 +33,9 @@ from runtime.state.records import (
     Settled,
     Settlement,
 )
+from scheduling.admission.line import Place, WaitingLine
 from scheduling.admission.shares import SeatTurns, Standing, TokenCounters
 from sim.store.ledger import Ledger
-from sim.store.line import Place, WaitingLine
 
 Hear = Callable[[Notice], None]
 

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from router.core.model.events import Granted
 from router.request import Request
 from scheduling.admission.admission import Decision
+from scheduling.admission.line import Place
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.placement import Handoff
 from scheduling.prediction import Prediction, QueueAhead
-from scheduling.request import FinishReason, Matched, Path, Slo, SloClass
+from scheduling.request import FinishReason, Matched, Path, Slo
 
 NOTHING = QueueAhead(0, 0)
 MAX_ATTEMPTS = 3
@@ -113,8 +114,12 @@ class Group:
     due_at: float = 0.0
     """The time by which the queue orders it within its class: `backlog.due_at` plus `delay_s`, or
     the time of receipt if it has output."""
-    place: tuple[SloClass, int, str] = (SloClass.BATCH, 0, "")
-    """Class, due time in milliseconds and name: the store sorts by these."""
+    place: Place = (0, "")
+    """By class, due time and name, as the store sorts."""
+    number: int = 0
+    """How many newcomers of this router have asked for a place until then, itself included."""
+    own_ahead: QueueAhead = NOTHING
+    """What this router had ahead of it when it got its place."""
     delay_s: float = 0.0
     """By how much it is put behind: its promise was given up when capacity died, or its tenant has had more
     than its share."""
@@ -122,8 +127,6 @@ class Group:
     """Batch work that goes first, so that batch has its share."""
     asked_at: float = 0.0
     """When a place in the queue was last asked for."""
-    gone: QueueAhead = NOTHING
-    """The part of the work ahead that was taken out of the queue before the store had told of it."""
     stranded_at: float | None = None
     rests_until: float = 0.0
     """Not tried again before this time, since the next attempt might fail at once."""
@@ -273,7 +276,7 @@ class Session:
     predicted: Prediction | None = None
     """The prediction for its place in the queue, to learn from; None once it has another place."""
     ahead: QueueAhead | None = None
-    """The queue ahead of it, from the store's answer until it is judged."""
+    """The queue ahead of it when it got its place; set until it is judged."""
     charged_tokens: float = 0.0
     """Virtual tokens; returned if the request is refused."""
     cached_tokens: int = 0

@@ -41,8 +41,8 @@ class Burst:
     @property
     def judged_next(self) -> list[Group]:
         """The newcomers that the store has given a place."""
-        newcomers = self.fleet.core.state.newcomers.values()
-        return [newcomer for newcomer in newcomers if newcomer.session.ahead is not None]
+        groups = self.fleet.core.state.groups.values()
+        return [group for group in groups if group.session.ahead is not None and not group.session.admitted]
 
     def answer(self) -> None:
         """Let the store answer the call that came first."""
@@ -70,8 +70,9 @@ def test_what_was_refused_or_bound_meanwhile_is_not_ahead(asked: list[tuple[int,
     while burst.fleet.calls:
         burst.answer()
         for newcomer in burst.judged_next:
-            assert newcomer.session.ahead == burst.ahead_of(newcomer)
-    assert not burst.fleet.core.state.newcomers
+            told = newcomer.session.ahead
+            assert told is not None
+            assert burst.fleet.core.state.ahead.now(newcomer, told) == burst.ahead_of(newcomer)
 
 
 @given(st.integers(2, 20))
