@@ -84,17 +84,15 @@ def on_enqueued(state: RouterState, event: Enqueued) -> None:
         return
     if group.phase not in IN_QUEUE:
         return
-    session = group.session
-    ahead = QueueAhead(event.work_ahead_tokens, event.position)
+    session, told = group.session, QueueAhead(event.work_ahead_tokens, event.position)
     if session.admitted:
-        _keep_place(state, group, ahead)
+        _keep_place(state, group, told)
         return
-    if session.ahead is None and state.config.policy.promises:
-        ahead = session.ahead = state.ahead.told(group, ahead)
-        if ahead.requests > 0:
-            _charge(state, group, ahead)
-            return
-    if admit(state, group, ahead, 0.0):
+    ahead = state.ahead.told(group, told)
+    if ahead.requests > 0 and session.ahead is None and state.config.policy.promises:
+        session.ahead = told
+        _charge(state, group, ahead)
+    elif admit(state, group, ahead, 0.0):
         _take_place(state, group, ahead, 0.0)
 
 

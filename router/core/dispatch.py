@@ -37,16 +37,13 @@ from router.core.model.events import Granted
 from router.core.model.fleet import Worker
 from router.core.model.session import IN_QUEUE, Choice, Group, Phase, Session
 from router.core.model.state import RouterState
-from runtime.state.records import QueueEntry
+from runtime.state.records import CLASS_SCORE, QueueEntry
 from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.backlog import due_at, rank
 from scheduling.admission.learnt import Learnt
 from scheduling.admission.shares import share_of, takes_turns
 from scheduling.prediction import blocks_needed
 from scheduling.request import Fence, Path, PrefixSource, SamplingParams, SequenceSpec, Slo, SloClass
-
-CLASS_MS = 1 << 50
-"""Further apart than any two due times: the store sorts by class, and then by due time."""
 
 
 def most_blocks(session: Session, num_choices: int, block_size: int) -> int:
@@ -164,14 +161,6 @@ def enqueue(state: RouterState, group: Group, offer: Offer | None = None) -> Non
     session = group.session
     received_at, has_output = session.timeline.received_at, _has_output(session)
     has_place, group.asked_at = group.phase in IN_QUEUE, state.now
-    if group.phase is not Phase.WAITING:
-        group.due_at = received_at if has_output else due_at(session.aim, received_at) + group.delay_s
-        group.place = int(session.request.slo.slo_class) * CLASS_MS + round(group.due_at * 1000), group.key
-        set_phase(state, group, Phase.ENQUEUEING)
-        if not session.admitted:
-            state.ahead.ask(group)
-    if has_place:
-        state.waiting.asked(group)
     slo_class, due_in_ms = rank(state.config.policy.order, session.aim, state.now - received_at)
     if group.is_promoted:
         slo_class, due_in_ms = int(SloClass.INTERACTIVE), 0
@@ -179,6 +168,14 @@ def enqueue(state: RouterState, group: Group, offer: Offer | None = None) -> Non
         due_in_ms = min(0, due_in_ms)
     else:
         due_in_ms += round(group.delay_s * 1000)
+    if has_place:
+        state.waiting.asked(group)
+    else:
+        group.due_at = received_at if has_output else due_at(session.aim, received_at) + group.delay_s
+        group.place = slo_class * CLASS_SCORE + round(state.now * 1000) + due_in_ms, group.key
+        set_phase(state, group, Phase.ENQUEUEING)
+        if not session.admitted:
+            state.ahead.ask(group)
     entry = QueueEntry(
         request_key=group.key,
         router_id=state.config.router_id,
@@ -211,12 +208,10 @@ def set_phase(state: RouterState, group: Group, phase: Phase) -> None:
     group.phase = phase
     if waits and not was_waiting:
         state.waiting.add(group, state.now)
+        state.ahead.add(group)
     elif was_waiting and not waits:
         state.waiting.remove(group)
-    if phase is Phase.WAITING:
-        state.ahead.place(group)
-    else:
-        state.ahead.leave(group, is_bound=phase is Phase.SETTLING)
+        state.ahead.remove(group, is_bound=phase is Phase.SETTLING)
     if phase is Phase.STRANDED:
         state.stranded[group.key] = group
     else:

@@ -71,7 +71,7 @@ class WaitingLine:
             self._lasts[number] = block.places[-1]
 
     def remove(self, place: Place) -> None:
-        """Remove a place."""
+        """Remove a place that is there."""
         number = bisect_left(self._lasts, place)
         block = self._blocks[number]
         at = bisect_left(block.places, place)
@@ -88,10 +88,8 @@ class WaitingLine:
         """Return the number of requests ahead of `place`, and their work."""
         number = bisect_left(self._lasts, place)
         before = self._blocks[:number]
-        count, tokens = (
-            sum(len(block.places) for block in before),
-            sum(block.sum_of_tokens for block in before),
-        )
+        count = sum(len(block.places) for block in before)
+        tokens = sum(block.sum_of_tokens for block in before)
         if number < len(self._blocks):
             block = self._blocks[number]
             at = bisect_left(block.places, place)
@@ -101,13 +99,8 @@ class WaitingLine:
     def _split(self, number: int) -> None:
         """Divide a block that has become too long."""
         block, half = self._blocks[number], MOST // 2
-        for part in (
-            _Block(block.places[half:], block.tokens[half:], sum(block.tokens[half:])),
-            _Block(block.places[:half], block.tokens[:half], sum(block.tokens[:half])),
-        ):
-            self._blocks.insert(number, part)
-        del self._blocks[number + 2]
-        self._lasts[number : number + 1] = [
-            self._blocks[number].places[-1],
-            self._blocks[number + 1].places[-1],
-        ]
+        later = _Block(block.places[half:], block.tokens[half:], sum(block.tokens[half:]))
+        del block.places[half:], block.tokens[half:]
+        block.sum_of_tokens -= later.sum_of_tokens
+        self._blocks.insert(number + 1, later)
+        self._lasts[number : number + 1] = [block.places[-1], later.places[-1]]

@@ -1,5 +1,6 @@
 """The fleet's shared state without Redis.
 
-`memory_store` has the operations of `runtime.state.store` that a simulation uses, over a line of waiting
-requests and a `ledger` of credits or leases for each worker. It may import `runtime.state` and `scheduling`.
+`memory_store` has the operations of `runtime.state.store` that a simulation uses, over the `WaitingLine` of
+`scheduling` and a `ledger` of credits or leases for each worker. It may import `runtime.state` and
+`scheduling`.
 """

@@ -5,73 +5,57 @@ of this router's requests ahead are refused, some are bound to a worker, where t
 others come. So each newcomer gets what it was told, changed by what this router's own queue has gained or
 lost since.
 
-The store answers in order. Of a newcomer that it has not answered yet, what is taken out of the queue from
-now on is gone; what a worker has been granted meanwhile was not counted.
+The store executes calls in order. So what a newcomer is told counts those that had asked before it, and none
+that a worker was granted until the answer.
 """
 
 from __future__ import annotations
 
-from collections import deque
-
 from router.core.model.session import Group
-from scheduling.admission.line import Place, WaitingLine
+from scheduling.admission.line import WaitingLine
 from scheduling.prediction import QueueAhead
 
 
 class AheadOfNewcomers:
-    """The order of this router's groups that the store has given a place, and of those just taken out."""
+    """This router's groups in the queue, in order, and what was ahead of newcomers when they asked."""
 
     def __init__(self) -> None:
-        self._placed = WaitingLine()
-        self._place_of: dict[str, Place] = {}
-        self._gone = WaitingLine()
-        """Taken out of the queue after some newcomer has asked that is not answered yet."""
-        self._gone_after: deque[tuple[int, Place]] = deque()
-        """How many newcomers had asked by then, oldest first."""
-        self._num_asked = 0
-        self._num_answered = 0
-        self._num_gone = 0
+        self._line = WaitingLine()
+        self._asking: dict[str, Group] = {}
+        """Newcomers that the store has not answered."""
+
+    def __len__(self) -> int:
+        """Return how many groups are kept, those twice that the store has not answered."""
+        return len(self._line) + len(self._asking)
+
+    def add(self, group: Group) -> None:
+        """Add a group that asks for a place, or has one again."""
+        self._line.add(group.place, group.work_tokens)
 
     def ask(self, newcomer: Group) -> None:
-        """Note that a newcomer asks for a place."""
-        self._num_asked += 1
-        newcomer.number = self._num_asked
+        """Note that a newcomer, which was added, asks for its place."""
+        newcomer.own_ahead = self._own_ahead_of(newcomer)
+        self._asking[newcomer.key] = newcomer
+
+    def remove(self, group: Group, *, is_bound: bool) -> None:
+        """Remove a group that is granted a worker (`is_bound`), or that leaves the queue."""
+        self._asking.pop(group.key, None)
+        self._line.remove(group.place)
+        if is_bound:
+            for newcomer in self._asking.values():
+                if group.place < newcomer.place:
+                    newcomer.own_ahead = newcomer.own_ahead.changed(-group.work_tokens, -1)
 
     def told(self, newcomer: Group, ahead: QueueAhead) -> QueueAhead:
-        """Note that a newcomer has got a place, with so much ahead; return what of it is there now."""
-        self._num_answered = max(self._num_answered, newcomer.number)
-        while self._gone_after and self._gone_after[0][0] < self._num_answered:
-            self._gone.remove(self._gone_after.popleft()[1])
-        requests, tokens = self._gone.ahead_of(newcomer.place)
-        newcomer.own_ahead = self._own_ahead_of(newcomer)
-        self.place(newcomer)
-        return ahead.changed(-tokens, -requests)
+        """Note that the store has told a newcomer what was ahead; return what is there now."""
+        self._asking.pop(newcomer.key, None)
+        return self.now(newcomer, ahead)
 
-    def now(self, newcomer: Group, then: QueueAhead) -> QueueAhead:
-        """Return what is ahead of a newcomer that had so much ahead when it got its place."""
-        own = self._own_ahead_of(newcomer)
-        return then.changed(
-            own.tokens - newcomer.own_ahead.tokens, own.requests - newcomer.own_ahead.requests
-        )
-
-    def place(self, group: Group) -> None:
-        """Put a group where the store has it, unless it is there."""
-        if group.key not in self._place_of:
-            self._place_of[group.key] = group.place
-            self._placed.add(group.place, group.work_tokens)
-
-    def leave(self, group: Group, *, is_bound: bool) -> None:
-        """Take out a group that has no place any more: it is granted a worker (`is_bound`), or it left."""
-        place = self._place_of.pop(group.key, None)
-        if place is None:
-            return
-        self._placed.remove(place)
-        if not is_bound and self._num_answered < self._num_asked:
-            self._num_gone += 1
-            gone = place[0], f"{place[1]} {self._num_gone}"  # it may be gone twice
-            self._gone.add(gone, group.work_tokens)
-            self._gone_after.append((self._num_asked, gone))
+    def now(self, newcomer: Group, told: QueueAhead) -> QueueAhead:
+        """Return what is ahead of a newcomer that was told so much."""
+        own, then = self._own_ahead_of(newcomer), newcomer.own_ahead
+        return told.changed(own.tokens - then.tokens, own.requests - then.requests)
 
     def _own_ahead_of(self, group: Group) -> QueueAhead:
-        requests, tokens = self._placed.ahead_of(group.place)
+        requests, tokens = self._line.ahead_of(group.place)
         return QueueAhead(tokens, requests)

@@ -115,11 +115,9 @@ class Group:
     """The time by which the queue orders it within its class: `backlog.due_at` plus `delay_s`, or
     the time of receipt if it has output."""
     place: Place = (0, "")
-    """By class, due time and name, as the store sorts."""
-    number: int = 0
-    """How many newcomers of this router have asked for a place until then, itself included."""
+    """By class, due time and name, as the store sorts, but on this router's clock. A promotion leaves it."""
     own_ahead: QueueAhead = NOTHING
-    """What this router had ahead of it when it got its place."""
+    """What this router had ahead of it when it asked for its place, less what was bound until the answer."""
     delay_s: float = 0.0
     """By how much it is put behind: its promise was given up when capacity died, or its tenant has had more
     than its share."""
@@ -276,7 +274,7 @@ class Session:
     predicted: Prediction | None = None
     """The prediction for its place in the queue, to learn from; None once it has another place."""
     ahead: QueueAhead | None = None
-    """The queue ahead of it when it got its place; set until it is judged."""
+    """What the store told was ahead of it; set while its tenant is being charged."""
     charged_tokens: float = 0.0
     """Virtual tokens; returned if the request is refused."""
     cached_tokens: int = 0

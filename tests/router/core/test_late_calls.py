@@ -40,6 +40,7 @@ from router.core.model.events import (
     GrantsAnswered,
     HoldsLost,
     QueueSeen,
+    QueueWasFull,
     SettleAnswered,
     StepReported,
     TimerFired,
@@ -50,7 +51,8 @@ from router.core.model.events import (
 )
 from router.core.model.state import CoreConfig
 from router.core.outage import PATIENCE_S
-from runtime.state.records import GRANT_TTL_MS, LEASE_TTL_S
+from runtime.state.errors import QueueFull
+from runtime.state.records import GRANT_TTL_MS, LEASE_TTL_S, QueueEntry
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FinishReason, SequenceSpec
@@ -61,6 +63,7 @@ KINDS = (Enqueue, Settle, ReleaseCredit, ReleaseLease, Dequeue)
 LOAD = WorkerLoad(free_blocks=64)
 START = 100.0
 MOST_TURNS = 200
+CONFIG = CoreConfig("router-a", placement=Placement.AGGREGATED, router_incarnation="i")
 
 
 @dataclass
@@ -69,6 +72,7 @@ class Fleet:
 
     call: Callable[[Fleet, Action], None]
     workers: tuple[WorkerFacts, ...] = (ONE, TWO)
+    config: CoreConfig = CONFIG
     now: float = START
     core: RouterCore = field(init=False)
     store: MemoryStore = field(init=False)
@@ -80,8 +84,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.store = MemoryStore(lambda: self.now)
-        config = CoreConfig("router-a", placement=Placement.AGGREGATED, router_incarnation="i")
-        self.core = RouterCore(config)
+        self.core = RouterCore(self.config)
         for facts in self.workers:
             self.join(facts.key)
 
@@ -140,8 +143,7 @@ class Fleet:
         events: Sequence[Event] = ()
         match call:
             case Enqueue(entry, capacity):
-                place = self.store.enqueue(entry, capacity)
-                events = (Enqueued(entry.request_key, place.position, place.work_ahead_tokens),)
+                events = (self._enqueue(entry, capacity),)
             case Dequeue(key):
                 self.store.dequeue(key)
             case AskGrants(room, decoders):
@@ -165,6 +167,13 @@ class Fleet:
             case AskQueue():
                 events = (QueueSeen(0, 0),)
         return events
+
+    def _enqueue(self, entry: QueueEntry, capacity: int) -> Event:
+        try:
+            place = self.store.enqueue(entry, capacity)
+        except QueueFull as full:
+            return QueueWasFull(entry.request_key, full.capacity)
+        return Enqueued(entry.request_key, place.position, place.work_ahead_tokens)
 
     def answer(self, call: Action) -> None:
         if self.away:

@@ -34,5 +34,6 @@ def _compare(steps: list[tuple[Place, int]], every: int = 1) -> None:
         assert len(waiting) == len(expected)
         assert waiting.tokens == sum(expected.values())
         assert waiting.head == min(expected, default=None)
+        assert waiting.first(5) == sorted(expected)[:5]
         ahead = [other for other in expected if other < place]
         assert waiting.ahead_of(place) == (len(ahead), sum(expected[other] for other in ahead))
