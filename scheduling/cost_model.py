@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 from scheduling.value import value
 
@@ -147,6 +147,8 @@ class CostModel:
     """The least time of a step with a chunk, in seconds; 0 where such a step has no costs of its own."""
     chunk_band: Band | None = None
     """The quantiles for steps with a chunk; None where they are those of all steps."""
+    of_chunks: Band = field(init=False, repr=False, compare=False)
+    """The quantiles for steps with a chunk."""
 
     def __post_init__(self) -> None:
         if len(self.coefficients) != NUM_COEFFICIENTS:
@@ -157,7 +159,8 @@ class CostModel:
             raise ValueError(f"coefficients is {self.coefficients}; accepted: finite numbers from 0")
         if not (math.isfinite(self.knee_tokens) and self.knee_tokens >= 0):
             raise ValueError(f"knee_tokens is {self.knee_tokens}; accepted: a finite number from 0")
-        Band(self.ratio_q10, self.ratio_q50, self.ratio_q95)
+        of_all = Band(self.ratio_q10, self.ratio_q50, self.ratio_q95)
+        object.__setattr__(self, "of_chunks", self.chunk_band or of_all)
         if not (math.isfinite(self.chunk_floor_s) and self.chunk_floor_s >= 0):
             raise ValueError(f"chunk_floor_s is {self.chunk_floor_s}; accepted: a finite number from 0")
 
@@ -193,11 +196,6 @@ class CostModel:
         if self.chunk_band is not None and shape.has_chunk:
             return self.chunk_band.q95
         return self.ratio_q95
-
-    @property
-    def of_chunks(self) -> Band:
-        """The quantiles for steps with a chunk."""
-        return self.chunk_band or Band(self.ratio_q10, self.ratio_q50, self.ratio_q95)
 
     def is_at_floor(self, shape: StepShape) -> bool:
         """True for a step with a chunk whose contents cost no more than the least time of such a step."""

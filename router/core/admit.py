@@ -84,13 +84,12 @@ def on_enqueued(state: RouterState, event: Enqueued) -> None:
         return
     if group.phase not in IN_QUEUE:
         return
-    session, told = group.session, QueueAhead(event.work_ahead_tokens, event.position)
+    session = group.session
+    ahead = QueueAhead(event.work_ahead_tokens, event.position)
     if session.admitted:
-        _keep_place(state, group, told)
-        return
-    ahead = state.ahead.told(group, told)
-    if ahead.requests > 0 and session.ahead is None and state.config.policy.promises:
-        session.ahead = told
+        _keep_place(state, group, ahead)
+    elif ahead.requests > 0 and session.ahead is None and state.config.policy.promises:
+        session.ahead = ahead
         _charge(state, group, ahead)
     elif admit(state, group, ahead, 0.0):
         _take_place(state, group, ahead, 0.0)
@@ -101,7 +100,8 @@ def on_charged(state: RouterState, request_key: str, standing: Standing | None) 
     group = state.groups.get(request_key)
     if group is None or group.session.ahead is None or group.session.admitted:
         return
-    session, ahead, tenant_wait_s = group.session, state.ahead.now(group, group.session.ahead), 0.0
+    session, tenant_wait_s = group.session, 0.0
+    ahead = state.waiting.ahead_of(group, group.session.ahead)
     if standing is not None and standing.is_over:
         session.charged_tokens = 0.0  # without an answer it may have been charged: a refund finds out
     if standing is not None and standing.is_over and state.fleet.serves:

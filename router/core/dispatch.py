@@ -174,8 +174,6 @@ def enqueue(state: RouterState, group: Group, offer: Offer | None = None) -> Non
         group.due_at = received_at if has_output else due_at(session.aim, received_at) + group.delay_s
         group.place = slo_class * CLASS_SCORE + round(state.now * 1000) + due_in_ms, group.key
         set_phase(state, group, Phase.ENQUEUEING)
-        if not session.admitted:
-            state.ahead.ask(group)
     entry = QueueEntry(
         request_key=group.key,
         router_id=state.config.router_id,
@@ -208,10 +206,8 @@ def set_phase(state: RouterState, group: Group, phase: Phase) -> None:
     group.phase = phase
     if waits and not was_waiting:
         state.waiting.add(group, state.now)
-        state.ahead.add(group)
     elif was_waiting and not waits:
         state.waiting.remove(group)
-        state.ahead.remove(group, is_bound=phase is Phase.SETTLING)
     if phase is Phase.STRANDED:
         state.stranded[group.key] = group
     else:

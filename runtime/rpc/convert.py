@@ -58,7 +58,7 @@ def _message_fields(kind: Any) -> dict[str, tuple[bool, bool]]:
 
 @cache
 def _dataclass_fields(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+    return tuple(field.name for field in fields(kind) if field.init)
 
 
 def fence_to_pb(fence: Fence) -> attempt_pb2.Fence:

@@ -5,7 +5,6 @@
   learnt, and fairness between classes and between prompt lengths
 - `admission`: the decision on an SLO, and the time after which to retry
 - `backlog`: the order of the queue, its requests in buckets, and which of them a newcomer would make late
-- `line`: waiting requests in order, with the work ahead of any of them
 - `shedding`: which waiting requests give up being in time when not all can be
 - `shares`: fairness between tenants, in the queue and for seats
 - `budgets`: rate limits of tenants

@@ -33,7 +33,7 @@ from runtime.state.records import (
     Settled,
     Settlement,
 )
-from scheduling.admission.line import Place, WaitingLine
+from scheduling.admission.backlog import Place, WaitingLine
 from scheduling.admission.shares import SeatTurns, Standing, TokenCounters
 from sim.store.ledger import Ledger
 

@@ -6,7 +6,6 @@ Read in this order:
     actions     all that the core can want done
     session     one request: its choices, its groups, their moves
     waiting     the groups of this router that wait, in order and summed up
-    ahead       what is ahead of newcomers in the queue when they are judged
     fleet       the connected workers, with what was reported by them and sent to them, and summed up for
                 predictions
     state       all that the core knows, handed to the handlers of events

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from router.core.model.events import Granted
 from router.request import Request
 from scheduling.admission.admission import Decision
-from scheduling.admission.line import Place
+from scheduling.admission.backlog import Place
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.placement import Handoff
@@ -115,7 +115,7 @@ class Group:
     """The time by which the queue orders it within its class: `backlog.due_at` plus `delay_s`, or
     the time of receipt if it has output."""
     place: Place = (0, "")
-    """By class, due time and name, as the store sorts, but on this router's clock. A promotion leaves it."""
+    """By class, due time and key, as the store sorts, but on this router's clock. A promotion leaves it."""
     own_ahead: QueueAhead = NOTHING
     """What this router had ahead of it when it asked for its place, less what was bound until the answer."""
     delay_s: float = 0.0

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import count
 
 from router.core.model.actions import Action, Dequeue, ReleaseCredit, ReleaseLease
-from router.core.model.ahead import AheadOfNewcomers
 from router.core.model.fleet import Fleet, FleetCapacity
 from router.core.model.session import Group, Move, Session
 from router.core.model.waiting import WaitingGroups
@@ -88,7 +87,6 @@ class RouterState:
         self.groups: dict[str, Group] = {}
         """By name in the store."""
         self.waiting = WaitingGroups()
-        self.ahead = AheadOfNewcomers()
         self.stranded: dict[str, Group] = {}
         self.without_source: dict[str, Group] = {}
         """Running groups whose source has left in order, and whose decode worker has not begun."""

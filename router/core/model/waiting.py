@@ -1,4 +1,11 @@
-"""The groups of this router that are in the fleet's queue: kept in order and summed up, never searched."""
+"""The groups of this router that are in the fleet's queue: kept in order and summed up, never searched.
+
+The store tells a newcomer what is ahead when it gives it a place. Between that and the judgement on it, some
+of this router's groups ahead are refused, some are bound to a worker, where their work counts as well, and
+others come. So what a newcomer was told is changed by what this router has gained or lost ahead of it since
+it asked. The store executes calls in order: what it tells counts those that had asked before, and none that a
+worker was granted until the answer.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,8 @@ from collections.abc import Iterator
 
 from router.core.model.session import IN_QUEUE, Group, Phase, Session
 from scheduling.admission.admission import Decision, Verdict
-from scheduling.admission.backlog import Backlog, Stake, Waiting
+from scheduling.admission.backlog import Backlog, Stake, Waiting, WaitingLine
+from scheduling.prediction import QueueAhead
 from scheduling.request import Slo, SloClass
 from scheduling.value import value
 
@@ -30,6 +38,9 @@ class WaitingGroups:
 
     def __init__(self) -> None:
         self.backlog = Backlog()
+        self._line = WaitingLine()
+        self._newcomers: dict[str, Group] = {}
+        """Those on which nothing was decided yet."""
         self._places: dict[str, _Place] = {}
         self._num_came = 0
         self._by_tenant: dict[str, dict[str, Group]] = {}
@@ -50,6 +61,31 @@ class WaitingGroups:
 
     def add(self, group: Group, now: float) -> None:
         """Add a group that asks for a place, or has one."""
+        self._line.add(group.place, group.work_tokens)
+        self._sum_up(group, now)
+        self.asked(group)
+
+    def remove(self, group: Group) -> None:
+        """Remove a group that waits no longer."""
+        self._forget(group)
+        self._line.remove(group.place)
+        self._newcomers.pop(group.key, None)
+        if group.phase is not Phase.SETTLING:
+            return
+        for newcomer in self._newcomers.values():
+            if group.place < newcomer.place and newcomer.session.ahead is None:
+                newcomer.own_ahead = newcomer.own_ahead.changed(-group.work_tokens, -1)
+
+    def ahead_of(self, newcomer: Group, told: QueueAhead) -> QueueAhead:
+        """Return what is ahead of a newcomer that was told so much when it got its place."""
+        own, then = self._own_ahead_of(newcomer), newcomer.own_ahead
+        return told.changed(own.tokens - then.tokens, own.requests - then.requests)
+
+    def _own_ahead_of(self, group: Group) -> QueueAhead:
+        requests, tokens = self._line.ahead_of(group.place)
+        return QueueAhead(tokens, requests)
+
+    def _sum_up(self, group: Group, now: float) -> None:
         assert group.key not in self._places, "a group waits once"
         slo_class, pace_ms = group.session.request.slo.slo_class, group.session.aim.pace_ms
         entry = Waiting(group.key, slo_class, group.due_at, group.work_tokens, _stake_of(group))
@@ -60,12 +96,10 @@ class WaitingGroups:
         if pace_ms is not None:
             insort(self._paces_ms, pace_ms)
         self._stand_in_line(entry)
-        self.asked(group)
         if entry.stake is Stake.AT_RISK:
             insort(self._at_risk[slo_class], (entry.tokens, entry.key))
 
-    def remove(self, group: Group) -> None:
-        """Remove a group that waits no longer."""
+    def _forget(self, group: Group) -> None:
         entry = self._places.pop(group.key).entry
         own = self._by_tenant[group.session.request.tenant]
         del own[group.key]
@@ -83,10 +117,11 @@ class WaitingGroups:
         """Set what was decided on a session, on which the order of its waiting groups depends."""
         waiting = [group for group in session.groups if group.phase in IN_QUEUE]
         for group in waiting:
-            self.remove(group)
+            self._forget(group)
+            self._newcomers.pop(group.key, None)
         session.decision, session.aim = decision, aim
         for group in waiting:
-            self.add(group, now)
+            self._sum_up(group, now)
 
     def _stand_in_line(self, entry: Waiting) -> None:
         line = self._lines[entry.slo_class]
@@ -105,6 +140,9 @@ class WaitingGroups:
 
     def asked(self, group: Group) -> None:
         """Note that a group asked for its place at `group.asked_at`."""
+        if not group.session.admitted and group.session.ahead is None:
+            self._newcomers[group.key] = group
+            group.own_ahead = self._own_ahead_of(group)
         heapq.heappush(self._asked, (group.asked_at, group.key))
 
     def take_unconfirmed(self, now: float, least_s: float, most: int) -> list[Group]:

@@ -107,7 +107,7 @@ def test_what_left_or_was_bound_meanwhile_is_not_ahead(
         for newcomer in burst.judged_next:
             told = newcomer.session.ahead
             assert told is not None
-            assert burst.fleet.core.state.ahead.now(newcomer, told) == burst.ahead_of(newcomer)
+            assert burst.fleet.core.state.waiting.ahead_of(newcomer, told) == burst.ahead_of(newcomer)
 
 
 @given(st.integers(2, 20))
@@ -165,9 +165,10 @@ def test_of_newcomers_nothing_is_kept_in_mind_however_they_end(
             _let_fail(fleet, fleet.calls.pop(0), is_executed=data.draw(st.booleans()))
         else:
             fleet.answer(fleet.calls.pop(0))
-        state = fleet.core.state
-        newcomers = [group for group in state.waiting if not group.session.admitted]
-        assert len(state.waiting) <= len(state.ahead) <= len(state.waiting) + len(newcomers)
+        waiting = fleet.core.state.waiting
+        newcomers = {group.key for group in waiting if not group.session.admitted}
+        assert waiting._newcomers.keys() <= newcomers
+        assert len(waiting._line) == len(waiting)
     fleet.tell(RouterStopping())
     assert not fleet.core.state.groups
-    assert len(fleet.core.state.ahead) == 0
+    assert not fleet.core.state.waiting._newcomers

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission.line import Place, WaitingLine
+from scheduling.admission.backlog import Place, WaitingLine
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcdefgh"), st.integers(0, 9)), max_size=60))

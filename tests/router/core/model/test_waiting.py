@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 from router.core.model.session import Choice, Group, Phase, Session, Timeline
 from router.core.model.waiting import LEAST_STALE, WaitingGroups
 from router.request import Request
+from runtime.state.records import CLASS_SCORE
 from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.prefixes import NO_HITS
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
@@ -43,7 +44,9 @@ def group_of(number: int, slo_class: SloClass, tokens: int, verdict: Verdict | N
     )
     if verdict is not None:
         session.decision = Decision(verdict, 1.0, 0.1)
-    return Group(f"g{number}", session, session.choices, 1, tokens, 1, phase=Phase.WAITING)
+    key = f"g{number}"
+    place = slo_class * CLASS_SCORE, key
+    return Group(key, session, session.choices, 1, tokens, 1, phase=Phase.WAITING, place=place)
 
 
 classes = st.sampled_from(tuple(SloClass))
@@ -126,7 +129,8 @@ def test_an_arrival_costs_the_same_however_many_others_wait() -> None:
     def many(count: int) -> WaitingGroups:
         waiting, one = WaitingGroups(), group_of(0, SloClass.BATCH, 9)
         for number in range(count):
-            waiting.add(replace(one, key=f"g{number}"), 0.0)
+            key = f"g{number}"
+            waiting.add(replace(one, key=key, place=(one.place[0], key)), 0.0)
         return waiting
 
     full = {count: many(count) for count in (SMALL, LARGE)}
