@@ -192,7 +192,7 @@ class _Chunks:
         self._to_echo = set() if echo is None else set(range(self._left))
         self._prompt_logprobs: list[TokenLogprobs | None] = [None]
         self._cut_calls: dict[int, CutCalls] = {}
-        """Of the choices that call tools."""
+        """For each choice that calls tools."""
         self._offsets = Counter[int]()
         """How long the texts of the tokens are whose log-probabilities each choice has had."""
         self._callers: set[int] = set()

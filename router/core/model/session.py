@@ -117,7 +117,7 @@ class Group:
     place: Place = (0, "")
     """By class, due time and key, as the store sorts, but on this router's clock. A promotion leaves it."""
     own_ahead: QueueAhead = NOTHING
-    """What this router had ahead of it when it asked for its place, less what was bound until the answer."""
+    """This router's work ahead of it when it asked for its place, less what was bound until the answer."""
     delay_s: float = 0.0
     """By how much it is put behind: its promise was given up when capacity died, or its tenant has had more
     than its share."""
@@ -274,7 +274,7 @@ class Session:
     predicted: Prediction | None = None
     """The prediction for its place in the queue, to learn from; None once it has another place."""
     ahead: QueueAhead | None = None
-    """What the store told was ahead of it; set while its tenant is being charged."""
+    """The queue ahead of it, as the store told; set while its tenant is being charged."""
     charged_tokens: float = 0.0
     """Virtual tokens; returned if the request is refused."""
     cached_tokens: int = 0

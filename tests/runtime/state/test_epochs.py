@@ -166,7 +166,7 @@ async def test_a_router_that_stays_away_is_awaited_until_its_holds_expire(
     assert await routers.granted() == ["new"]
 
 
-async def test_a_newcomer_is_not_leased_at_once_either_while_a_router_is_away(
+async def test_no_newcomer_is_leased_at_once_while_a_router_is_away(
     server: RedisServer, routers: Routers
 ) -> None:
     await _forget(server)
