@@ -35,12 +35,12 @@ from router.core.grant import has_room
 from router.core.judge import held_everywhere
 from router.core.model.actions import GroupMigrated, GroupPreempted, SendPreCopy, SendReceive, SendStopAndCopy
 from router.core.model.fleet import Worker
-from router.core.model.session import Choice, Group, Move, Phase, Session
+from router.core.model.session import NOTHING, Choice, Group, Move, Phase, Session
 from router.core.model.state import RouterState
 from router.core.recover import start_elsewhere
 from scheduling.admission.shares import PATIENCE_S, may_yield
 from scheduling.placement import failed_receipts
-from scheduling.prediction import QueueAhead, RequestCost, decode_step_s, own_prefill_s, slot_wait_s
+from scheduling.prediction import RequestCost, decode_step_s, own_prefill_s, slot_wait_s
 from scheduling.request import Part, ReceiveKind, SequenceSpec
 
 MAX_FAILED_MOVES = 2
@@ -48,7 +48,6 @@ MAX_FAILED_MOVES = 2
 LEAST_BETWEEN_S = 1.0
 LEAST_UNTIL_NEXT_S = 0.25
 """By then a worker has reported its room."""
-ALONE = QueueAhead(0, 0)
 
 
 # A worker that drains
@@ -308,7 +307,7 @@ def _is_late(state: RouterState, head: Group) -> bool:
     capacity = state.capacity.capacity(head.session.aim.pace_ms, state.now)
     held = held_everywhere(state, head.session.prefix_hits)
     cost = RequestCost(head.work_tokens, held.num_tokens, head.blocks, head.num_seqs, read_s=held.read_s)
-    wait_s = slot_wait_s(cost, ALONE, capacity) + own_prefill_s(cost, capacity.quickest)
+    wait_s = slot_wait_s(cost, NOTHING, capacity) + own_prefill_s(cost, capacity.quickest)
     return state.now + wait_s > head.due_at
 
 

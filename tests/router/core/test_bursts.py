@@ -36,17 +36,6 @@ CONFIGS = st.builds(
     serves_without_store=st.booleans(),
 )
 MAY_FAIL = (Enqueue, ChargeTenant, Dequeue, AskGrants, Settle)
-TURNS = [
-    *["arrive"] * 4,
-    *["answer"] * 12,
-    *["fail"] * 2,
-    "cancel",
-    "gone",
-    "forgot",
-    "lose",
-    "wait",
-    "leave",
-]
 
 
 class Burst:
