@@ -7,6 +7,7 @@ import itertools
 import random
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,22 +15,41 @@ import pytest
 from baton import AsyncClient, Finished, Sampling, Slo, Stop
 from baton.errors import Refused
 from baton.fleet import FleetSpec
+from runtime.profiles import load_profile
+from scheduling.cost.profiles import Profile, dump
 from sim.workloads.shapes import arrivals
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import assert_all_is_freed
 from tests.fleets import DEMO_MODEL
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 PROFILE = "h200-llama-3.1-8b"
 """Workers are timed: what they carry does not depend on what else the host's processor does meanwhile."""
-PROMPT_TOKENS = (20000, 40000)
+SCALE = 10
+"""A token counts for so many of the profile's. Prompts last as long on the device, and the host, whose
+processor others may need as well, has a tenth of the tokens to deal with."""
+PROMPT_TOKENS = (20000 // SCALE, 40000 // SCALE)
 OUTPUT_TOKENS = 24
 CAPACITY = 2.3
 """Requests per second that two such workers carry, which follows from the profile: measured in the test it
 depended on what else the host had to do, and twice too small a figure is no overload."""
 TPOT_MS = 100
 OVERLOAD_S = 16.0
+
+
+def coarse_profile() -> Profile:
+    """`PROFILE` where every token stands for `SCALE` tokens of a prompt."""
+    fine = load_profile(PROFILE)
+    step_s, sequence_s, token_s, decode_context_s, attention_s, chunk_context_s = fine.cost.coefficients
+    per_token = (token_s * SCALE, decode_context_s * SCALE, attention_s * SCALE**2, chunk_context_s * SCALE)
+    cost = replace(
+        fine.cost,
+        coefficients=(step_s, sequence_s, *per_token),
+        knee_tokens=fine.cost.knee_tokens / SCALE,
+    )
+    sizes = {field: getattr(fine, field) // SCALE for field in ("token_budget", "num_blocks", "max_context")}
+    return replace(fine, name="coarse", cost=cost, **sizes)
 
 
 def prompts(seed: int, count: int) -> list[list[int]]:
@@ -44,10 +64,12 @@ async def one(client: AsyncClient, prompt: list[int], slo: Slo) -> Finished:
 
 
 async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(
-    run_dir: Path, make_fleet: MakeFleet
+    run_dir: Path, tmp_path: Path, make_fleet: MakeFleet
 ) -> None:
+    profile = tmp_path / "coarse.json"
+    profile.write_text(dump(coarse_profile()), encoding="utf-8")
     async with (
-        make_fleet(FleetSpec(model=DEMO_MODEL, timed=PROFILE, run_dir=run_dir)) as fleet,
+        make_fleet(FleetSpec(model=DEMO_MODEL, timed=str(profile), run_dir=run_dir)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
         work = prompts(1, 120)

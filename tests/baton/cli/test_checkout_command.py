@@ -13,12 +13,13 @@ from baton.fleet.checkout import SERVICES
 from tests.patience import PATIENCE_S
 
 PROGRAM = """
-import os, signal, sys
+import os, sys, time
 print(os.getcwd(), *sys.argv[1:], flush=True)
-if sys.argv[-1] == "wait":
-    signal.pause()
+while sys.argv[-1] == "wait":
+    time.sleep(0.1)
 sys.exit(7)
 """
+"""It waits in short sleeps: a signal between Python's last look for one and a long wait would not be seen."""
 
 
 @pytest.fixture
