@@ -57,7 +57,8 @@ if args.act == "die-soon":
     print('{"event": "stalled", "level": "critical", "traceback": "a\\\\nb"}', file=sys.stderr, flush=True)
     print("out of luck", file=sys.stderr, flush=True)
     sys.exit(4)
-signal.pause()
+while True:  # in short sleeps: one long wait could begin just after a signal, which it would not see
+    time.sleep(0.1)
 """
 
 
