@@ -66,14 +66,23 @@ class DecodeCandidate:
     free_seqs: int
     step_after_s: float
     """Duration of a decode step with this request in the batch."""
-    tightest_tpot_s: float
-    """The least TPOT promised there, this request's included; infinite if none is."""
+    tpot_s: float
+    """This request's TPOT; infinite without one."""
+    held_tpot_s: float
+    """The least TPOT of the others there; infinite without any."""
+    num_seqs: int
+    """Sequences there, without this request's."""
     cached_blocks: int
     delay_s: float = 0.0
     """The time that loading the request's LoRA adapter and its decode steps take there; 0 everywhere if no
     candidate has to load it."""
     failed_receipts: int = 0
     """Handoffs of this request to this worker that failed, as `failed_receipts` counts them."""
+
+    @property
+    def tightest_tpot_s(self) -> float:
+        """The least TPOT there once this request has joined; infinite without any."""
+        return min(self.tpot_s, self.held_tpot_s)
 
 
 def failed_receipts(failed: Sequence[Handoff], source: str, target: str) -> int:
@@ -139,11 +148,13 @@ SCORES: tuple[Score, ...] = (least_failed, least_delay, least_slack, free_room, 
 """Compared in this order."""
 
 
-def choose_decode_worker(candidates: Sequence[DecodeCandidate], blocks: int) -> DecodeCandidate | None:
+def choose_decode_worker(
+    candidates: Sequence[DecodeCandidate], blocks: int, scores: Sequence[Score] = SCORES
+) -> DecodeCandidate | None:
     """Return the best worker with room for `blocks`; None if there is none. Ties go to the lower key."""
     fitting = [candidate for candidate in candidates if all(keep(candidate, blocks) for keep in FILTERS)]
     fitting.sort(key=attrgetter("key"))
-    return max(fitting, key=lambda candidate: tuple(score(candidate) for score in SCORES), default=None)
+    return max(fitting, key=lambda candidate: tuple(score(candidate) for score in scores), default=None)
 
 
 # Paths

@@ -42,6 +42,7 @@ from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.backlog import due_at, rank
 from scheduling.admission.learnt import Learnt
 from scheduling.admission.shares import share_of, takes_turns
+from scheduling.policies.policy import Order
 from scheduling.prediction import blocks_needed
 from scheduling.request import Fence, Path, PrefixSource, SamplingParams, SequenceSpec, Slo, SloClass
 
@@ -161,7 +162,11 @@ def enqueue(state: RouterState, group: Group, offer: Offer | None = None) -> Non
     session = group.session
     received_at, has_output = session.timeline.received_at, _has_output(session)
     has_place, group.asked_at = group.phase in IN_QUEUE, state.now
-    slo_class, due_in_ms = rank(state.config.policy.order, session.aim, state.now - received_at)
+    order, work_s = state.config.policy.order, 0.0
+    if order is Order.DUE_AND_SHORT:
+        work_s = group.work_tokens * state.capacity.capacity(None, state.now).quickest.token_s
+    waited_s = state.now - received_at
+    slo_class, due_in_ms = rank(order, session.aim, waited_s, work_s, late=group.is_relegated)
     if group.is_promoted:
         slo_class, due_in_ms = int(SloClass.INTERACTIVE), 0
     elif has_output:

@@ -40,6 +40,7 @@ from scheduling.placement import (
     failed_receipts,
     without_failed,
 )
+from scheduling.policies.policy import Order
 from scheduling.prediction import (
     PrefillSpeed,
     RequestCost,
@@ -313,6 +314,11 @@ def take_grant(state: RouterState, group: Group, grant: Granted) -> None:
         on_settled(state, SettleAnswered(group.key, grant.worker_key, grant.decode_key, Settled.OK))
         return
     worker = state.fleet.workers.get(grant.worker_key)
+    if worker is not None and _is_too_late(state, group, worker):
+        group.is_relegated = True
+        give_back(state, grant)
+        enqueue(state, group)
+        return
     if worker is None or worker.draining or goes_round(state, group, worker):
         decode_key = None
     else:
@@ -327,6 +333,15 @@ def take_grant(state: RouterState, group: Group, grant: Granted) -> None:
     keys = dict.fromkeys((decode_key, grant.decode_key))
     rooms = tuple(_room_at(state, key, group.session.aim.pace_ms) for key in keys)
     state.actions.append(Settle(group.key, grant.worker_key, rooms))
+
+
+def _is_too_late(state: RouterState, group: Group, worker: Worker) -> bool:
+    """Return True if its turn has come too late for a request, and others can still be served in time."""
+    if state.config.policy.order is not Order.DUE_AND_SHORT or group.is_relegated:
+        return False
+    queue = state.capacity.prompt_queue(worker, state.now)
+    first_token_s = queue.wait_s(worker.bound_tokens) + _own_s(state, group, worker, queue.speed)
+    return state.now + first_token_s > group.due_at
 
 
 def _room_at(state: RouterState, worker_key: str, pace_ms: int | None) -> DecodeRoom:
@@ -355,7 +370,7 @@ def decoder_for(state: RouterState, group: Group, prefill: Worker) -> str | None
             replace(each, delay_s=worker.load_s(adapter) + group.expected_tokens * each.step_after_s)
             for each, worker in zip(candidates, workers, strict=True)
         ]
-    found = choose_decode_worker(candidates, group.blocks)
+    found = choose_decode_worker(candidates, group.blocks, state.config.policy.scores)
     return None if found is None else found.key
 
 
@@ -374,7 +389,9 @@ def _decoder(state: RouterState, group: Group, source: Worker, worker: Worker) -
         free_blocks=worker.free_blocks,
         free_seqs=state.capacity.seat_limit(worker, pace_ms, state.now) - num_seqs,
         step_after_s=decode_step_s(view, num_seqs + group.num_seqs),
-        tightest_tpot_s=worker.tightest_pace_s(pace_ms),
+        tpot_s=float("inf") if pace_ms is None else pace_ms / 1000,
+        held_tpot_s=worker.tightest_pace_s(),
+        num_seqs=num_seqs,
         cached_blocks=group.session.prefix_hits.cached.get(worker.key, 0),
         failed_receipts=failed_receipts(failed, source.key, worker.key) if failed else 0,
     )

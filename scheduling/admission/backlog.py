@@ -54,13 +54,20 @@ def due_at(slo: Slo, received_at: float) -> float:
     return received_at + stated / 1000
 
 
-def rank(order: Order, slo: Slo, waited_s: float) -> tuple[int, int]:
+def rank(
+    order: Order, slo: Slo, waited_s: float, work_s: float = 0.0, *, late: bool = False
+) -> tuple[int, int]:
     """Return the rank in the fleet's queue: (class, milliseconds from now until due).
 
-    A request that has waited longer is due earlier, so asking for a place again does not change the order.
+    `work_s` is what the prompt takes, and `late` is true of a request that could not be served in time; both
+    count for `Order.DUE_AND_SHORT` only. A request that has waited longer is due earlier, so asking for a
+    place again does not change the order.
     """
     if order is Order.ARRIVAL:
         return 0, -round(waited_s * 1000)
+    if order is Order.DUE_AND_SHORT:
+        first, last = int(SloClass.INTERACTIVE), int(SloClass.BATCH)
+        return last if late else first, round((due_at(slo, -waited_s) + work_s) * 1000)
     return int(slo.slo_class), due_in_ms(slo, waited_s)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scheduling.placement import Placement
+from scheduling.placement import SCORES, Placement, Score
 from scheduling.step import StepPlan, StepView
 
 
@@ -16,6 +16,8 @@ class Order(enum.Enum):
     ARRIVAL = "arrival"
     DUE = "due"
     """By class, then by when the first token is due."""
+    DUE_AND_SHORT = "due_and_short"
+    """By when the first token is due plus what its prompt takes; a request that would be late goes last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,10 @@ class Policy:
     worker has capacity."""
     reserves_maximum: bool = False
     """A sequence starts only if its longest output fits; otherwise if its expected output does."""
+    cuts_steps: bool = False
+    """Steps last as long as the running decodes' paces allow; otherwise they are filled to the budget."""
+    scores: Sequence[Score] = SCORES
+    """How decode workers with room for a request are compared."""
     placement: Placement = Placement.DISAGGREGATED
     """Where prompts are computed by default. A baseline uses the prefill workers it is given; without any it
     computes prompts where they decode, as in its paper.

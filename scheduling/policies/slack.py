@@ -50,5 +50,6 @@ SLACK = Policy(
     promises=True,
     binds_at_arrival=False,
     reserves_maximum=False,
+    cuts_steps=True,
     placement=Placement.CONDITIONAL,
 )

@@ -62,7 +62,9 @@ def placements(policy: str, fleet: FleetShape) -> Sequence[Placement]:
         return (Placement.AGGREGATED,)
     if policy == "slack":
         return tuple(Placement)
-    if policy == "chunked":
+    if policy == "polyserve":  # its rule chooses where prompts from other workers decode
+        return (Placement.DISAGGREGATED,)
+    if policy in {"chunked", "qoserve"}:
         return (Placement.AGGREGATED, Placement.DISAGGREGATED)
     return (Placement.AGGREGATED,)
 

@@ -12,7 +12,7 @@ from scheduling.placement import DecodeCandidate, Handoff, choose_decode_worker,
 INFINITE = float("inf")
 FREE = DecodeCandidate(
     "d0", draining=False, avoided=False, free_blocks=10, free_seqs=4, step_after_s=0.01,
-    tightest_tpot_s=INFINITE, cached_blocks=0,
+    tpot_s=INFINITE, held_tpot_s=INFINITE, num_seqs=0, cached_blocks=0,
 )  # fmt: skip
 
 candidates = st.builds(
@@ -23,7 +23,9 @@ candidates = st.builds(
     free_blocks=st.integers(0, 20),
     free_seqs=st.integers(-2, 3),
     step_after_s=st.floats(0.001, 0.1),
-    tightest_tpot_s=st.just(INFINITE) | st.floats(0.001, 0.1),
+    tpot_s=st.just(INFINITE) | st.floats(0.001, 0.1),
+    held_tpot_s=st.just(INFINITE) | st.floats(0.001, 0.1),
+    num_seqs=st.integers(0, 64),
     cached_blocks=st.integers(0, 5),
 )
 
@@ -46,8 +48,8 @@ def test_pick_does_not_depend_on_the_order_of_the_candidates(
 
 
 def test_largest_minimum_slack_wins() -> None:
-    tight = replace(FREE, key="tight", tightest_tpot_s=0.012)
-    roomy = replace(FREE, key="roomy", tightest_tpot_s=0.05)
+    tight = replace(FREE, key="tight", held_tpot_s=0.012)
+    roomy = replace(FREE, key="roomy", held_tpot_s=0.05)
     choice = choose_decode_worker([tight, roomy], 1)
     assert choice is not None
     assert choice.key == "roomy"

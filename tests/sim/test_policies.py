@@ -1,13 +1,19 @@
 """The simulated policy is the one asked for, by name or not."""
 
 import dataclasses
+import random
 
 import pytest
 
+from scheduling.placement import SCORES, Placement
+from scheduling.policies.policy import Order, Policy
+from scheduling.policies.polyserve import POLYSERVE
+from scheduling.policies.qoserve import QOSERVE
 from scheduling.policies.slack import SLACK
 from sim.play.simulation import run
 from sim.result import End
 from sim.spec import FleetShape, SimSpec
+from sim.workloads.trace import TraceRequest
 from tests.sim.conftest import make_profile, make_trace
 
 
@@ -22,6 +28,34 @@ def test_a_policy_made_for_an_experiment_is_played_as_one_with_a_name() -> None:
         for request in run(SimSpec(make_profile(), FleetShape(0, 1), trace, policy=all_taken)).requests
     }
     assert ends == {End.FINISHED}
+
+
+def kept_with(policy: str | Policy, fleet: FleetShape, trace: tuple[TraceRequest, ...]) -> int:
+    """Return how many requests kept their promises."""
+    placement = Placement.DISAGGREGATED if fleet.prefill else Placement.AGGREGATED
+    result = run(SimSpec(make_profile(), fleet, trace, policy=policy, placement=placement))
+    assert {request.end for request in result.requests} == {End.FINISHED}
+    return sum(request.good for request in result.requests)
+
+
+def test_giving_way_when_late_saves_others_where_deadlines_alone_serve_all_too_late() -> None:
+    trace = make_trace(400, 100.0, ttft_ms=500, tpot_ms=60)
+    by_due_time = dataclasses.replace(QOSERVE, name="by due time", order=Order.DUE)
+    kept = {each: kept_with(each, FleetShape(0, 1), trace) for each in ("chunked", "qoserve")}
+    alone = kept_with(by_due_time, FleetShape(0, 1), trace)
+    assert kept["qoserve"] > 2 * max(alone, kept["chunked"]), (kept, alone)
+
+
+def test_paces_apart_from_each_other_keep_more_promises_than_paces_mixed() -> None:
+    """Two decode workers: with a strict pace on both, neither has a large batch."""
+    draw = random.Random(1)
+    trace = tuple(
+        dataclasses.replace(request, prompt_tokens=20, output_tokens=200, tpot_ms=draw.choice((8, 60)))
+        for request in make_trace(400, 60.0, ttft_ms=2000)
+    )
+    mixed = dataclasses.replace(POLYSERVE, name="mixed", scores=SCORES)
+    fleet = FleetShape(1, 2)
+    assert kept_with("polyserve", fleet, trace) > 1.1 * kept_with(mixed, fleet, trace)
 
 
 def test_an_unknown_name_is_refused() -> None:

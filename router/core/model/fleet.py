@@ -671,7 +671,7 @@ def _inputs(worker: Worker) -> tuple[object, ...]:
 
 def cuts_steps(policy: Policy, cost: CostModel) -> bool:
     """Return True if steps are as long as promises allow; otherwise they are filled to the budget."""
-    return policy.promises and cost.is_trusted and any(cost.coefficients)
+    return policy.cuts_steps and cost.is_trusted and any(cost.coefficients)
 
 
 def _prefill_view(worker: Worker, *, is_short: bool) -> PrefillView:

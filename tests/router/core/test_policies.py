@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from router.core.model.actions import Enqueue, Reject, TellAccepted
+from router.core.model.actions import Enqueue, Reject, ReleaseLease, Settle, TellAccepted
+from router.core.model.events import Enqueued, Granted, GrantsAnswered
 from scheduling.request import Slo, SloClass
-from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, start
+from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, grant, start, tell
 
 URGENT = call(ARRIVAL, slo=Slo(ttft_ms=1, slo_class=SloClass.BATCH))
 
@@ -26,11 +27,33 @@ def test_without_promises_all_are_taken_with_a_prediction() -> None:
     assert any(isinstance(action, Reject) for action in arrive(core_of("slack"), 1, URGENT))
 
 
-@pytest.mark.parametrize(("policy", "rank"), [("chunked", (0, 0)), ("slack", (3, 10))])
+@pytest.mark.parametrize(
+    ("policy", "rank"), [("chunked", (0, 0)), ("slack", (3, 10)), ("polyserve", (3, 10))]
+)
 def test_the_queue_is_ordered_by_arrival_or_by_due_time(policy: str, rank: tuple[int, int]) -> None:
     hurried = call(URGENT, slo=replace(URGENT.request.slo, ttft_ms=10))
     (asked,) = [action for action in arrive(core_of(policy), 1, hurried) if isinstance(action, Enqueue)]
     assert (asked.entry.slo_class, asked.entry.due_in_ms) == rank
+
+
+def test_a_request_whose_turn_comes_too_late_gives_way_once_and_then_is_served() -> None:
+    core = core_of("qoserve")
+    hurried = call(ARRIVAL, slo=Slo(ttft_ms=500))
+    (asked,) = [action for action in arrive(core, 1, hurried) if isinstance(action, Enqueue)]
+    given = Granted("t/r1/0", ONE.key, ONE.key)
+    late = tell(core, given, GrantsAnswered(ONE.key), now=1.6)
+    assert [action for action in late if isinstance(action, Settle)] == []
+    assert ReleaseLease("t/r1/0", ONE.key) in late
+    (again,) = [action for action in late if isinstance(action, Enqueue)]
+    assert (asked.entry.slo_class, again.entry.slo_class) == (SloClass.INTERACTIVE, SloClass.BATCH)
+    tell(core, Enqueued("t/r1/0", 0, 0), now=1.6)
+    assert len(grant(core, 1, ONE.key, now=1.7)) == 1
+
+
+def test_a_request_whose_turn_comes_in_time_is_served_at_once() -> None:
+    core = core_of("qoserve")
+    arrive(core, 1, call(ARRIVAL, slo=Slo(ttft_ms=500)))
+    assert len(grant(core, 1, ONE.key, now=1.4)) == 1
 
 
 def test_binding_at_arrival_picks_the_worker_with_least_work() -> None:

@@ -43,3 +43,15 @@ def test_in_the_order_of_arrival_who_waited_longer_is_always_first(slo: Slo, one
 def test_by_due_time_no_class_goes_before_a_higher_one(one: Slo, other: Slo, waited_s: int) -> None:
     if one.slo_class < other.slo_class:
         assert rank(Order.DUE, one, float(waited_s)) < rank(Order.DUE, other, 0.0)
+
+
+@given(slos, slos, st.integers(0, 100), st.integers(0, 100), st.floats(0, 50), st.floats(0, 50))
+def test_by_due_time_and_work_the_sum_decides_and_the_late_go_last(
+    one: Slo, other: Slo, waited_s: int, others_s: int, work_s: float, others_work_s: float
+) -> None:
+    mine = rank(Order.DUE_AND_SHORT, one, float(waited_s), work_s)
+    its = rank(Order.DUE_AND_SHORT, other, float(others_s), others_work_s)
+    by_sum = due_at(one, -waited_s) + work_s - due_at(other, -others_s) - others_work_s
+    if abs(by_sum) > 0.001:
+        assert (mine < its) == (by_sum < 0)
+    assert its < rank(Order.DUE_AND_SHORT, one, float(waited_s), work_s, late=True)

@@ -9,7 +9,9 @@ from scheduling.policies.policy import Order
 
 
 def test_names_are_in_the_order_of_their_age() -> None:
-    assert NAMES == ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
+    assert NAMES == (
+        "static", "dynamic", "orca", "prefill_first", "chunked", "qoserve", "polyserve", "slack",
+    )  # fmt: skip
     assert DEFAULT == "slack"
 
 
@@ -23,10 +25,12 @@ def test_an_unknown_name_is_refused_with_those_that_are_known() -> None:
         by_name("fifo")
 
 
-def test_only_slack_promises_and_binds_late() -> None:
+def test_only_slack_promises_and_those_with_deadlines_bind_late() -> None:
     assert [name for name in NAMES if by_name(name).promises] == ["slack"]
-    assert [name for name in NAMES if not by_name(name).binds_at_arrival] == ["slack"]
-    assert [name for name in NAMES if by_name(name).order is Order.DUE] == ["slack"]
+    with_deadlines = ["qoserve", "polyserve", "slack"]
+    assert [name for name in NAMES if not by_name(name).binds_at_arrival] == with_deadlines
+    assert [name for name in NAMES if by_name(name).cuts_steps] == with_deadlines
+    assert [name for name in NAMES if by_name(name).order is not Order.ARRIVAL] == with_deadlines
 
 
 def test_those_without_paged_growth_reserve_the_longest_output() -> None:

@@ -25,7 +25,7 @@ from sim.workers.pipeline import Stages
 from sim.workload import Promises, draw
 from tests.sim.conftest import make_profile, make_trace
 
-POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
+POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "qoserve", "polyserve", "slack")
 
 
 def pipelined(policy: str, num_stages: int, **changes: Any) -> SimSpec:
