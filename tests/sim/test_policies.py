@@ -33,29 +33,30 @@ def test_a_policy_made_for_an_experiment_is_played_as_one_with_a_name() -> None:
 def kept_with(policy: str | Policy, fleet: FleetShape, trace: tuple[TraceRequest, ...]) -> int:
     """Return how many requests kept their promises."""
     placement = Placement.DISAGGREGATED if fleet.prefill else Placement.AGGREGATED
-    result = run(SimSpec(make_profile(), fleet, trace, policy=policy, placement=placement))
+    profile = make_profile(num_blocks=20_000, max_num_seqs=256)
+    result = run(SimSpec(profile, fleet, trace, policy=policy, placement=placement))
     assert {request.end for request in result.requests} == {End.FINISHED}
     return sum(request.good for request in result.requests)
 
 
-def test_giving_way_when_late_saves_others_where_deadlines_alone_serve_all_too_late() -> None:
+def test_giving_way_when_late_saves_others() -> None:
     trace = make_trace(400, 100.0, ttft_ms=500, tpot_ms=60)
     by_due_time = dataclasses.replace(QOSERVE, name="by due time", order=Order.DUE)
     kept = {each: kept_with(each, FleetShape(0, 1), trace) for each in ("chunked", "qoserve")}
     alone = kept_with(by_due_time, FleetShape(0, 1), trace)
-    assert kept["qoserve"] > 2 * max(alone, kept["chunked"]), (kept, alone)
+    assert kept["qoserve"] > 1.3 * alone > 2 * kept["chunked"], (kept, alone)
 
 
-def test_paces_apart_from_each_other_keep_more_promises_than_paces_mixed() -> None:
-    """Two decode workers: with a strict pace on both, neither has a large batch."""
+def test_paces_apart_keep_more_promises_than_paces_mixed() -> None:
+    """Two decode workers: with a strict pace on both, neither can have a large batch."""
     draw = random.Random(1)
     trace = tuple(
-        dataclasses.replace(request, prompt_tokens=20, output_tokens=200, tpot_ms=draw.choice((8, 60)))
-        for request in make_trace(400, 60.0, ttft_ms=2000)
+        dataclasses.replace(request, prompt_tokens=20, output_tokens=200, tpot_ms=draw.choice((6, 60)))
+        for request in make_trace(500, 100.0, ttft_ms=2000)
     )
     mixed = dataclasses.replace(POLYSERVE, name="mixed", scores=SCORES)
     fleet = FleetShape(1, 2)
-    assert kept_with("polyserve", fleet, trace) > 1.1 * kept_with(mixed, fleet, trace)
+    assert kept_with("polyserve", fleet, trace) > 1.05 * kept_with(mixed, fleet, trace)
 
 
 def test_an_unknown_name_is_refused() -> None:

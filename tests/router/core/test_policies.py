@@ -36,7 +36,7 @@ def test_the_queue_is_ordered_by_arrival_or_by_due_time(policy: str, rank: tuple
     assert (asked.entry.slo_class, asked.entry.due_in_ms) == rank
 
 
-def test_a_request_whose_turn_comes_too_late_gives_way_once_and_then_is_served() -> None:
+def test_who_comes_too_late_gives_way_once_and_then_is_served() -> None:
     core = core_of("qoserve")
     hurried = call(ARRIVAL, slo=Slo(ttft_ms=500))
     (asked,) = [action for action in arrive(core, 1, hurried) if isinstance(action, Enqueue)]
@@ -50,7 +50,7 @@ def test_a_request_whose_turn_comes_too_late_gives_way_once_and_then_is_served()
     assert len(grant(core, 1, ONE.key, now=1.7)) == 1
 
 
-def test_a_request_whose_turn_comes_in_time_is_served_at_once() -> None:
+def test_who_comes_in_time_is_served_at_once() -> None:
     core = core_of("qoserve")
     arrive(core, 1, call(ARRIVAL, slo=Slo(ttft_ms=500)))
     assert len(grant(core, 1, ONE.key, now=1.4)) == 1

@@ -31,13 +31,11 @@ def chosen(candidates: list[DecodeCandidate]) -> str | None:
 
 
 @given(st.lists(st.sampled_from(range(len(IN_ORDER))), min_size=1, unique=True))
-def test_the_fullest_of_the_bin_comes_first_then_stricter_then_empty_then_looser_ones(
-    places: list[int],
-) -> None:
+def test_the_fullest_of_the_bin_comes_before_all_others(places: list[int]) -> None:
     assert chosen([IN_ORDER[place] for place in places]) == IN_ORDER[min(places)].key
 
 
-def test_a_worker_that_cannot_meet_its_paces_with_one_more_is_passed_over() -> None:
+def test_a_worker_without_a_seat_is_passed_over() -> None:
     assert chosen([replace(FULLER, free_seqs=0), OWN, EMPTY]) == "own"
     assert chosen([replace(each, free_seqs=0) for each in IN_ORDER]) is None
 
