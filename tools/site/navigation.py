@@ -48,7 +48,8 @@ def sections() -> list[Section]:
             ),
         ),
         Section(
-            "Understand it", ("ARCHITECTURE.md", *_named("architecture", "token", "decisions", "glossary"))
+            "Understand it",
+            ("ARCHITECTURE.md", *_named("architecture", "token", "policies", "decisions", "glossary")),
         ),
         Section("Measurements", ("benchmarks/RESULTS.md", "docs/limits.md", *_found("docs/measurements"))),
         Section("Older measurements", _found("docs/measurements/history")),
