@@ -47,7 +47,7 @@ INLINE void linear_part(const LinearOp *a, i64 index, int is_bf16, int stored) {
         .rows = smaller(a->rows - first_row, ITEM_ROWS),
         .num_panels = smaller(all_panels - first_panel, ITEM_PANELS),
     };
-    if (stored != NUMBERS && product.rows <= FEW_ROWS)
+    if (stored != NUMBERS && product.rows <= most_in_registers(is_bf16, stored))
         multiply_whole(&(WholeProduct){product.x, &a->panels, sums, a->stride_x, product.stride_sums, product.rows,
                                        first_panel, product.num_panels, a->inputs},
                        is_bf16, stored);

@@ -18,6 +18,16 @@ enum { FEW_ROWS = 12 };
 enum { FEW_ROWS = TILE_ROWS };
 #endif
 
+/* With AMX, products of bfloat16 are left to it, but for one row with a scale for each output. It takes no longer for
+ * twelve rows than vectors do for two, and adds up in an order of its own. */
+INLINE i64 most_in_registers(int is_bf16, int stored) {
+#if defined(__AMX_BF16__)
+    if (is_bf16) return stored == WHOLE_8;
+#endif
+    (void)is_bf16, (void)stored;
+    return FEW_ROWS;
+}
+
 /* How far ahead of the bytes that are expanded others are fetched. */
 enum { AHEAD = 2048 };
 
@@ -203,8 +213,60 @@ INLINE void multiply_whole_rows(const WholeProduct *a, int rows, int panels, int
     for (; panels > 1 && panel < a->num_panels; panel++) multiply_whole_tile(a, panel, rows, 1, is_bf16, stored);
 }
 
-/* At most FEW_ROWS rows. */
+#if defined(__AMX_BF16__)
+
+/* The sums of one row of bfloat16 in the order of AMX: those of the even inner rows of a tile and those of the odd
+ * ones, and then of these two. The numbers of WHOLE_8 are bfloat16 as they are. `inner` is a multiple of AMX_INNER. */
+INLINE void multiply_whole_row(const WholeProduct *a, i64 panel, int panels) {
+    Vector sums[TILE_PANELS];
+    const int8_t *numbers[TILE_PANELS];
+    const uint16_t *x = (const uint16_t *)a->x;
+#pragma GCC unroll 8
+    for (int p = 0; p < panels; p++) {
+        sums[p] = filled(0.0f);
+        numbers[p] = (const int8_t *)a->panels->numbers + (a->first_panel + panel + p) * panel_bytes(a->inner, WHOLE_8);
+    }
+    for (i64 tile = 0; tile < a->inner; tile += AMX_INNER) {
+        Vector even[TILE_PANELS], odd[TILE_PANELS];
+#pragma GCC unroll 8
+        for (int p = 0; p < panels; p++) even[p] = odd[p] = filled(0.0f);
+        for (i64 row = tile; row < tile + AMX_INNER; row += 2) {
+            Vector even_x = filled(from_bits((uint32_t)x[row] << 16));
+            Vector odd_x = filled(from_bits((uint32_t)x[row + 1] << 16));
+#pragma GCC unroll 8
+            for (int p = 0; p < panels; p++) {
+                Weights weights = weights_of(numbers[p], row, 0, (Steps){0}, WHOLE_8);
+                even[p] += even_x * weights.even;
+                odd[p] += odd_x * weights.odd;
+            }
+        }
+#pragma GCC unroll 8
+        for (int p = 0; p < panels; p++) sums[p] += even[p] + odd[p];
+    }
+#pragma GCC unroll 8
+    for (int p = 0; p < panels; p++) memcpy(a->sums + (panel + p) * PANEL, &sums[p], sizeof sums[p]);
+}
+
+INLINE void multiply_whole_as_amx(const WholeProduct *a) {
+    enum { NO_DENORMALS = 0x8040 }; /* AMX reads and makes none. */
+    unsigned int mode = _mm_getcsr();
+    i64 panel = 0;
+    _mm_setcsr(mode | NO_DENORMALS);
+    for (; panel + TILE_PANELS <= a->num_panels; panel += TILE_PANELS) multiply_whole_row(a, panel, TILE_PANELS);
+    for (; panel < a->num_panels; panel++) multiply_whole_row(a, panel, 1);
+    _mm_setcsr(mode);
+}
+
+#endif
+
+/* At most `most_in_registers` rows. */
 INLINE void multiply_whole(const WholeProduct *a, int is_bf16, int stored) {
+#if defined(__AMX_BF16__)
+    if (is_bf16) {
+        multiply_whole_as_amx(a);
+        return;
+    }
+#endif
 #if defined(__AVX512F__)
     if (a->rows > 8) multiply_whole_rows(a, 12, 2, is_bf16, stored);
     else if (a->rows > 6) multiply_whole_rows(a, 8, 2, is_bf16, stored);
