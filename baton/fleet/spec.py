@@ -16,7 +16,10 @@ QUANTISATIONS = (
     "none", "int8", "int4", "kv8", "kvfp8", "int8+kv8", "int8+kvfp8", "int4+kv8", "int4+kvfp8",
     "int8+logits8", "int4+logits8", "int8+logits8+kv8", "int4+logits8+kv8",
 )  # fmt: skip
-POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "qoserve", "polyserve", "slack")
+POLICIES = (
+    "static", "dynamic", "orca", "prefill_first", "chunked",
+    "slos_serve", "jitserve", "qoserve", "polyserve", "slack",
+)  # fmt: skip
 CHOICES: dict[str, tuple[str, ...]] = {
     "policy": POLICIES,
     "placement": PLACEMENTS,

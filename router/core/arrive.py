@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from router.core import deliver, finish, recover
 from router.core.admit import check_worth_waiting, is_over, no_worker, turn_away
@@ -126,6 +127,8 @@ def _open(state: RouterState, event: Arrived) -> None:
         raise Unavailable(
             Reason.ROUTER_LEAVING, "this router is shutting down; another one takes the request"
         )
+    if state.config.policy.takes_at_risk:
+        event = _at_risk(event)
     request, serves = event.request, state.fleet.serves
     session = _session(event, next(state.sids))
     _check_deadline(request, state.now)
@@ -152,6 +155,11 @@ def _open(state: RouterState, event: Arrived) -> None:
         _enqueue(state, session, open_choices)
     else:
         state.awaiting[session.sid] = session
+
+
+def _at_risk(event: Arrived) -> Arrived:
+    slo = replace(event.request.slo, allow_at_risk=True)
+    return replace(event, request=replace(event.request, slo=slo))
 
 
 def _session(event: Arrived, sid: int) -> Session:

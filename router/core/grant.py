@@ -40,7 +40,6 @@ from scheduling.placement import (
     failed_receipts,
     without_failed,
 )
-from scheduling.policies.policy import Order
 from scheduling.prediction import (
     PrefillSpeed,
     RequestCost,
@@ -337,7 +336,7 @@ def take_grant(state: RouterState, group: Group, grant: Granted) -> None:
 
 def _is_too_late(state: RouterState, group: Group, worker: Worker) -> bool:
     """Return True if its turn has come too late for a request, and others can still be served in time."""
-    if state.config.policy.order is not Order.DUE_AND_SHORT or group.is_relegated:
+    if not state.config.policy.late_go_last or group.is_relegated:
         return False
     queue = state.capacity.prompt_queue(worker, state.now)
     first_token_s = queue.wait_s(worker.bound_tokens) + _own_s(state, group, worker, queue.speed)

@@ -33,6 +33,9 @@ DEFAULT_TTFT_MS = {SloClass.INTERACTIVE: 5_000, SloClass.STANDARD: 30_000, SloCl
 """The TTFT limit for requests that state none. It is far beyond usual promises, so requests with a limit go
 first within a class; it is finite, so requests without one are not starved."""
 
+WORK_WEIGHT = 1000.0
+"""Seconds of waiting that outweigh a second of work in `Order.SHORT`, so that nobody waits for ever."""
+
 Place = tuple[int, str]
 """Score and request key: like Redis, which orders equal scores by their members."""
 MAX_PLACES = 256
@@ -60,15 +63,18 @@ def rank(
     """Return the rank in the fleet's queue: (class, milliseconds from now until due).
 
     `work_s` is what the prompt takes, and `late` is true of a request that could not be served in time; both
-    count for `Order.DUE_AND_SHORT` only. A request that has waited longer is due earlier, so asking for a
+    count only where the order goes by work. A request that has waited longer is due earlier, so asking for a
     place again does not change the order.
     """
     if order is Order.ARRIVAL:
         return 0, -round(waited_s * 1000)
+    if order is Order.DUE:
+        return int(slo.slo_class), due_in_ms(slo, waited_s)
     if order is Order.DUE_AND_SHORT:
-        first, last = int(SloClass.INTERACTIVE), int(SloClass.BATCH)
-        return last if late else first, round((due_at(slo, -waited_s) + work_s) * 1000)
-    return int(slo.slo_class), due_in_ms(slo, waited_s)
+        due_s = due_at(slo, -waited_s) + work_s
+    else:
+        due_s = WORK_WEIGHT * work_s - waited_s
+    return int(SloClass.BATCH if late else SloClass.INTERACTIVE), round(due_s * 1000)
 
 
 class Stake(enum.Enum):

@@ -17,7 +17,9 @@ class Order(enum.Enum):
     DUE = "due"
     """By class, then by when the first token is due."""
     DUE_AND_SHORT = "due_and_short"
-    """By when the first token is due plus what its prompt takes; a request that would be late goes last."""
+    """By when the first token is due plus what its prompt takes."""
+    SHORT = "short"
+    """By what the prompt takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,10 @@ class Policy:
     order: Order = Order.ARRIVAL
     promises: bool = False
     """It admits by SLO and sheds load; otherwise it accepts every request and promises no latency."""
+    takes_at_risk: bool = False
+    """It takes whom it would refuse, without a promise, as if all requests allowed it."""
+    late_go_last: bool = False
+    """A request whose turn comes too late for its TTFT goes behind all others, of which some are in time."""
     binds_at_arrival: bool = True
     """A request is bound at arrival to the worker with the least work, as in the papers; otherwise when a
     worker has capacity."""

@@ -16,4 +16,6 @@ from __future__ import annotations
 from scheduling.policies.policy import Order, Policy
 from scheduling.policies.slack import plan
 
-QOSERVE = Policy("qoserve", plan, order=Order.DUE_AND_SHORT, binds_at_arrival=False, cuts_steps=True)
+QOSERVE = Policy(
+    "qoserve", plan, order=Order.DUE_AND_SHORT, late_go_last=True, binds_at_arrival=False, cuts_steps=True
+)

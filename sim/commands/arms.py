@@ -64,7 +64,7 @@ def placements(policy: str, fleet: FleetShape) -> Sequence[Placement]:
         return tuple(Placement)
     if policy == "polyserve":  # its rule chooses where prompts from other workers decode
         return (Placement.DISAGGREGATED,)
-    if policy in {"chunked", "qoserve"}:
+    if policy in {"chunked", "slos_serve", "jitserve", "qoserve"}:
         return (Placement.AGGREGATED, Placement.DISAGGREGATED)
     return (Placement.AGGREGATED,)
 

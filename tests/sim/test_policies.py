@@ -42,9 +42,12 @@ def kept_with(policy: str | Policy, fleet: FleetShape, trace: tuple[TraceRequest
 def test_giving_way_when_late_saves_others() -> None:
     trace = make_trace(400, 100.0, ttft_ms=500, tpot_ms=60)
     by_due_time = dataclasses.replace(QOSERVE, name="by due time", order=Order.DUE)
-    kept = {each: kept_with(each, FleetShape(0, 1), trace) for each in ("chunked", "qoserve")}
+    policies = ("chunked", "slos_serve", "jitserve", "qoserve")
+    kept = {each: kept_with(each, FleetShape(0, 1), trace) for each in policies}
     alone = kept_with(by_due_time, FleetShape(0, 1), trace)
-    assert kept["qoserve"] > 1.3 * alone > 2 * kept["chunked"], (kept, alone)
+    assert alone > 2 * kept["chunked"], (kept, alone)
+    assert kept["slos_serve"] > alone, (kept, alone)
+    assert kept["jitserve"] > kept["qoserve"] > 1.3 * alone, (kept, alone)
 
 
 def test_paces_apart_keep_more_promises_than_paces_mixed() -> None:

@@ -124,7 +124,7 @@ class Group:
     is_promoted: bool = False
     """Batch work that goes first, so that batch has its share."""
     is_relegated: bool = False
-    """It had a grant when it could no longer be served in time, and goes last (`Order.DUE_AND_SHORT`)."""
+    """It had a grant when it could no longer be served in time, and goes last (`late_go_last`)."""
     asked_at: float = 0.0
     """When a place in the queue was last asked for."""
     stranded_at: float | None = None

@@ -14,11 +14,10 @@ from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, g
 URGENT = call(ARRIVAL, slo=Slo(ttft_ms=1, slo_class=SloClass.BATCH))
 
 
-def test_without_promises_all_are_taken_with_a_prediction() -> None:
+@pytest.mark.parametrize("policy", ["chunked", "slos_serve", "jitserve", "qoserve", "polyserve"])
+def test_all_but_slack_take_everybody_with_a_prediction(policy: str) -> None:
     told = [
-        action
-        for action in arrive(core_of("chunked"), 1, URGENT)
-        if isinstance(action, TellAccepted | Reject)
+        action for action in arrive(core_of(policy), 1, URGENT) if isinstance(action, TellAccepted | Reject)
     ]
     assert [type(action) for action in told] == [TellAccepted]
     assert isinstance(told[0], TellAccepted)
@@ -28,7 +27,15 @@ def test_without_promises_all_are_taken_with_a_prediction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "rank"), [("chunked", (0, 0)), ("slack", (3, 10)), ("polyserve", (3, 10))]
+    ("policy", "rank"),
+    [
+        ("chunked", (0, 0)),
+        ("slack", (3, 10)),
+        ("slos_serve", (3, 10)),
+        ("polyserve", (3, 10)),
+        ("qoserve", (1, 11)),
+        ("jitserve", (1, 938)),
+    ],
 )
 def test_the_queue_is_ordered_by_arrival_or_by_due_time(policy: str, rank: tuple[int, int]) -> None:
     hurried = call(URGENT, slo=replace(URGENT.request.slo, ttft_ms=10))
@@ -36,8 +43,9 @@ def test_the_queue_is_ordered_by_arrival_or_by_due_time(policy: str, rank: tuple
     assert (asked.entry.slo_class, asked.entry.due_in_ms) == rank
 
 
-def test_who_comes_too_late_gives_way_once_and_then_is_served() -> None:
-    core = core_of("qoserve")
+@pytest.mark.parametrize("policy", ["jitserve", "qoserve"])
+def test_who_comes_too_late_gives_way_once_and_then_is_served(policy: str) -> None:
+    core = core_of(policy)
     hurried = call(ARRIVAL, slo=Slo(ttft_ms=500))
     (asked,) = [action for action in arrive(core, 1, hurried) if isinstance(action, Enqueue)]
     given = Granted("t/r1/0", ONE.key, ONE.key)

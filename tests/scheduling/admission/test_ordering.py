@@ -55,3 +55,14 @@ def test_by_due_time_and_work_the_sum_decides_and_the_late_go_last(
     if abs(by_sum) > 0.001:
         assert (mine < its) == (by_sum < 0)
     assert its < rank(Order.DUE_AND_SHORT, one, float(waited_s), work_s, late=True)
+
+
+@given(slos, slos, st.integers(0, 100), st.floats(0, 50), st.floats(0, 50))
+def test_by_work_a_tenth_of_a_second_outweighs_any_such_wait(
+    one: Slo, other: Slo, waited_s: int, work_s: float, others_work_s: float
+) -> None:
+    mine = rank(Order.SHORT, one, 0.0, work_s)
+    its = rank(Order.SHORT, other, float(waited_s), others_work_s)
+    if others_work_s - work_s > 0.1:
+        assert mine < its
+    assert its < rank(Order.SHORT, one, 0.0, work_s, late=True)

@@ -10,7 +10,8 @@ from scheduling.policies.policy import Order
 
 def test_names_are_in_the_order_of_their_age() -> None:
     assert NAMES == (
-        "static", "dynamic", "orca", "prefill_first", "chunked", "qoserve", "polyserve", "slack",
+        "static", "dynamic", "orca", "prefill_first", "chunked",
+        "slos_serve", "jitserve", "qoserve", "polyserve", "slack",
     )  # fmt: skip
     assert DEFAULT == "slack"
 
@@ -25,9 +26,11 @@ def test_an_unknown_name_is_refused_with_those_that_are_known() -> None:
         by_name("fifo")
 
 
-def test_only_slack_promises_and_those_with_deadlines_bind_late() -> None:
-    assert [name for name in NAMES if by_name(name).promises] == ["slack"]
-    with_deadlines = ["qoserve", "polyserve", "slack"]
+def test_those_with_deadlines_bind_late() -> None:
+    assert [name for name in NAMES if by_name(name).promises] == ["slos_serve", "slack"]
+    assert [name for name in NAMES if by_name(name).takes_at_risk] == ["slos_serve"]
+    assert [name for name in NAMES if by_name(name).late_go_last] == ["jitserve", "qoserve"]
+    with_deadlines = ["slos_serve", "jitserve", "qoserve", "polyserve", "slack"]
     assert [name for name in NAMES if not by_name(name).binds_at_arrival] == with_deadlines
     assert [name for name in NAMES if by_name(name).cuts_steps] == with_deadlines
     assert [name for name in NAMES if by_name(name).order is not Order.ARRIVAL] == with_deadlines

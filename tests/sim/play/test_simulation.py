@@ -18,7 +18,7 @@ from sim.step_times import RecordedStep
 from tests.sim.conftest import make_profile, make_trace
 
 WAYS = [(name, Placement.AGGREGATED) for name in NAMES]
-WAYS += [(name, Placement.DISAGGREGATED) for name in ("qoserve", "polyserve")]
+WAYS += [(name, Placement.DISAGGREGATED) for name in ("slos_serve", "jitserve", "qoserve", "polyserve")]
 WAYS += [
     (name, entry)
     for name in ("chunked", "slack")

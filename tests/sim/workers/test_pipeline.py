@@ -25,7 +25,10 @@ from sim.workers.pipeline import Stages
 from sim.workload import Promises, draw
 from tests.sim.conftest import make_profile, make_trace
 
-POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "qoserve", "polyserve", "slack")
+POLICIES = (
+    "static", "dynamic", "orca", "prefill_first", "chunked",
+    "slos_serve", "jitserve", "qoserve", "polyserve", "slack",
+)  # fmt: skip
 
 
 def pipelined(policy: str, num_stages: int, **changes: Any) -> SimSpec:
