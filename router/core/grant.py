@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 
-from router.core.dispatch import dispatch, enqueue, give_back, set_phase, strand
+from router.core.dispatch import dispatch, enqueue, give_back, rename, set_phase, strand
 from router.core.model.actions import (
     AskGrants,
     Dequeue,
@@ -316,6 +316,7 @@ def take_grant(state: RouterState, group: Group, grant: Granted) -> None:
     if worker is not None and _is_too_late(state, group, worker):
         group.is_relegated = True
         give_back(state, grant)
+        rename(state, group)
         enqueue(state, group)
         return
     if worker is None or worker.draining or goes_round(state, group, worker):
@@ -335,8 +336,9 @@ def take_grant(state: RouterState, group: Group, grant: Granted) -> None:
 
 
 def _is_too_late(state: RouterState, group: Group, worker: Worker) -> bool:
-    """Return True if its turn has come too late for a request, and others can still be served in time."""
-    if not state.config.policy.late_go_last or group.is_relegated:
+    """Return True if its turn has come too late for a request that waits for its first token."""
+    timeline = group.session.timeline
+    if not state.config.policy.late_go_last or group.is_relegated or timeline.first_token_at is not None:
         return False
     queue = state.capacity.prompt_queue(worker, state.now)
     first_token_s = queue.wait_s(worker.bound_tokens) + _own_s(state, group, worker, queue.speed)

@@ -54,8 +54,14 @@ def test_who_comes_too_late_gives_way_once_and_then_is_served(policy: str) -> No
     assert ReleaseLease("t/r1/0", ONE.key) in late
     (again,) = [action for action in late if isinstance(action, Enqueue)]
     assert (asked.entry.slo_class, again.entry.slo_class) == (SloClass.INTERACTIVE, SloClass.BATCH)
-    tell(core, Enqueued("t/r1/0", 0, 0), now=1.6)
-    assert len(grant(core, 1, ONE.key, now=1.7)) == 1
+    key = again.entry.request_key
+    tell(core, Enqueued(key, 0, 0), now=1.6)
+    (settle,) = [
+        action
+        for action in tell(core, Granted(key, ONE.key, ONE.key), GrantsAnswered(ONE.key), now=1.7)
+        if isinstance(action, Settle)
+    ]
+    assert settle.request_key == key
 
 
 def test_who_comes_in_time_is_served_at_once() -> None:
