@@ -163,7 +163,7 @@ def enqueue(state: RouterState, group: Group, offer: Offer | None = None) -> Non
     received_at, has_output = session.timeline.received_at, _has_output(session)
     has_place, group.asked_at = group.phase in IN_QUEUE, state.now
     order, work_s = state.config.policy.order, 0.0
-    if order in {Order.DUE_AND_SHORT, Order.SHORT}:
+    if order in {Order.DUE_AND_SHORT, Order.SHORT} and state.fleet.serves:
         work_s = group.work_tokens * state.capacity.capacity(None, state.now).quickest.token_s
     waited_s = state.now - received_at
     slo_class, due_in_ms = rank(order, session.aim, waited_s, work_s, late=group.is_relegated)

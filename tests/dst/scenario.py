@@ -22,7 +22,10 @@ TALKS_TO = {
 }
 """The roles that a process has links to, besides clients."""
 PLACEMENTS = ("disaggregated", "conditional", "aggregated")
-POLICIES = ("slack", "slack", "slack", "chunked", "orca")
+POLICIES = (
+    "slack", "slack", "slack", "slack", "slack", "slack", "chunked", "chunked", "orca", "orca",
+    "slos_serve", "jitserve", "qoserve", "polyserve",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
