@@ -160,7 +160,7 @@ def enqueue(state: RouterState, group: Group, offer: Offer | None = None) -> Non
     With an `offer`, a newcomer is leased there at once if nothing waits.
     """
     session = group.session
-    received_at, has_output = session.timeline.received_at, _has_output(session)
+    received_at, is_begun = session.timeline.received_at, has_output(session)
     has_place, group.asked_at = group.phase in IN_QUEUE, state.now
     order, work_s = state.config.policy.order, 0.0
     if order in {Order.DUE_AND_SHORT, Order.SHORT} and state.fleet.serves:
@@ -169,14 +169,14 @@ def enqueue(state: RouterState, group: Group, offer: Offer | None = None) -> Non
     slo_class, due_in_ms = rank(order, session.aim, waited_s, work_s, late=group.is_relegated)
     if group.is_promoted:
         slo_class, due_in_ms = int(SloClass.INTERACTIVE), 0
-    elif has_output:
+    elif is_begun:
         due_in_ms = min(0, due_in_ms)
     else:
         due_in_ms += round(group.delay_s * 1000)
     if has_place:
         state.waiting.asked(group)
     else:
-        group.due_at = received_at if has_output else due_at(session.aim, received_at) + group.delay_s
+        group.due_at = received_at if is_begun else due_at(session.aim, received_at) + group.delay_s
         group.place = slo_class * CLASS_SCORE + round(state.now * 1000) + due_in_ms, group.key
         set_phase(state, group, Phase.ENQUEUEING)
     entry = QueueEntry(
@@ -189,12 +189,13 @@ def enqueue(state: RouterState, group: Group, offer: Offer | None = None) -> Non
         adapter=session.request.adapter,
         seats=group.num_seqs,
         share=group.seat_share,
-        takes_turns=not group.is_promoted and takes_turns(session.aim, has_output=has_output),
+        takes_turns=not group.is_promoted and takes_turns(session.aim, has_output=is_begun),
     )
     state.actions.append(Enqueue(entry, state.config.queue_capacity, offer))
 
 
-def _has_output(session: Session) -> bool:
+def has_output(session: Session) -> bool:
+    """Return True if the caller has tokens, from here or, in a later session, perhaps from elsewhere."""
     return session.timeline.first_token_at is not None or session.number > 0
 
 

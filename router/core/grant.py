@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 
-from router.core.dispatch import dispatch, enqueue, give_back, rename, set_phase, strand
+from router.core.dispatch import dispatch, enqueue, give_back, has_output, rename, set_phase, strand
 from router.core.model.actions import (
     AskGrants,
     Dequeue,
@@ -179,8 +179,7 @@ def _soonest(state: RouterState, head: Group, free: Sequence[Worker], count: int
         return heapq.nsmallest(count, free, key=lambda worker: (avoids(head, worker), *_bound(worker)))
 
     def first_token(worker: Worker) -> tuple[int, float, int, str]:
-        queue = state.capacity.prompt_queue(worker, state.now)
-        first_token_s = queue.wait_s(worker.bound_tokens) + _own_s(state, head, worker, queue.speed)
+        first_token_s = _first_token_s(state, head, worker)
         return avoids(head, worker), first_token_s, worker.leased_blocks, worker.key
 
     return heapq.nsmallest(count, free, key=first_token)
@@ -246,6 +245,12 @@ def _path(state: RouterState, group: Group, worker: Worker, wait_s: float) -> Pa
         within_share=worker.prefill_share <= state.fleet.roles.weights.get(worker.key, START_WEIGHT),
         failed=failed,
     )
+
+
+def _first_token_s(state: RouterState, group: Group, worker: Worker) -> float:
+    """Return the seconds until a worker has a group's first token, behind what is bound to it."""
+    queue = state.capacity.prompt_queue(worker, state.now)
+    return queue.wait_s(worker.bound_tokens) + _own_s(state, group, worker, queue.speed)
 
 
 def _own_s(state: RouterState, group: Group, worker: Worker, speed: PrefillSpeed) -> float:
@@ -337,12 +342,9 @@ def take_grant(state: RouterState, group: Group, grant: Granted) -> None:
 
 def _is_too_late(state: RouterState, group: Group, worker: Worker) -> bool:
     """Return True if its turn has come too late for a request that waits for its first token."""
-    timeline = group.session.timeline
-    if not state.config.policy.late_go_last or group.is_relegated or timeline.first_token_at is not None:
+    if not state.config.policy.late_go_last or group.is_relegated or has_output(group.session):
         return False
-    queue = state.capacity.prompt_queue(worker, state.now)
-    first_token_s = queue.wait_s(worker.bound_tokens) + _own_s(state, group, worker, queue.speed)
-    return state.now + first_token_s > group.due_at
+    return state.now + _first_token_s(state, group, worker) > group.due_at
 
 
 def _room_at(state: RouterState, worker_key: str, pace_ms: int | None) -> DecodeRoom:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine.core.batch import Step
 from engine.core.turns.worker_core import WorkerCore
 from runtime.profiles import load_profile
+from scheduling.policies import NAMES
 from scheduling.prediction import num_micro_batches
 from sim.bubbles import PipelineTimes
 from sim.play.simulation import run
@@ -24,11 +25,6 @@ from sim.spec import FleetShape, SimSpec
 from sim.workers.pipeline import Stages
 from sim.workload import Promises, draw
 from tests.sim.conftest import make_profile, make_trace
-
-POLICIES = (
-    "static", "dynamic", "orca", "prefill_first", "chunked",
-    "slos_serve", "jitserve", "qoserve", "polyserve", "slack",
-)  # fmt: skip
 
 
 def pipelined(policy: str, num_stages: int, **changes: Any) -> SimSpec:
@@ -49,7 +45,7 @@ def times_of(result: SimResult) -> PipelineTimes:
     return worker.pipeline
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", NAMES)
 @pytest.mark.parametrize("num_stages", [2, 4, 8])
 def test_every_request_ends_and_nothing_is_left(policy: str, num_stages: int) -> None:
     result = run(pipelined(policy, num_stages))
