@@ -52,7 +52,8 @@ class RedisClock:
         try:
             async with redis.asyncio.Redis.from_url(url, socket_timeout=1.0) as admin:
                 seconds, microseconds = await admin.time()
-        except (OSError, redis.exceptions.RedisError):
+        # uvloop raises RuntimeError where something is written to a closed transport.
+        except (OSError, redis.exceptions.RedisError, RuntimeError):
             return False
         ahead_s = seconds + microseconds / 1e6 - time.time()
         return abs(self._ahead_s) > EXACT_S and abs(ahead_s - self._ahead_s) < EXACT_S
