@@ -65,6 +65,11 @@ COMMANDS: dict[str, Command] = {
         "peers.overload", "twice the load that a fleet carries, beside Dynamo", seeds=THREE_SEEDS
     ),
     "claims": Command("claims.command", "the claims about scheduling, in simulation", has_model=False),
+    "rivals": Command(
+        "rivals.command",
+        "all policies beside one another, in simulation, on made and recorded traffic",
+        has_model=False,
+    ),
     "soak": Command(
         "crowds.soak", "what grows until a process stalls, at the size of real cards", seeds=THREE_SEEDS
     ),

@@ -17,8 +17,7 @@ that."""
 
 def plan(view: StepView) -> StepPlan:
     """Run all decodes; without any, the next batch once it is closed by size or by its window."""
-    wait_s = _open_for_s(view)
-    if wait_s > 0 and not view.decodes.num_seqs:
+    if not view.decodes.num_seqs and (wait_s := _open_for_s(view)) > 0:
         return StepPlan(0, wait_s=wait_s)
     return static.plan(view)
 

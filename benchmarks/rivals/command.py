@@ -1,0 +1,90 @@
+"""All policies beside one another: every arm in every situation, at every load and size of fleet.
+
+python -m benchmarks rivals --rows rivals.jsonl --traces azure_2023_code.csv.gz
+
+Every run is written to the file of --rows when it ends. The same command goes on from there, and only prints
+the tables if the file has all runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+
+from benchmarks.flags import names, numbers
+from benchmarks.report import report
+from benchmarks.rivals.cases import LOADS, Case, Outcome, cases, play
+from benchmarks.rivals.kept import Kept
+from benchmarks.rivals.situations import Situation, situations
+from benchmarks.rivals.tables import sections, write_means
+from sim.reporting.machine import machine
+from sim.reporting.progress import progress_bars
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--rows", type=Path, default=Path("rivals.jsonl"), metavar="FILE",
+        help="all runs, a line each, to go on from (rivals.jsonl)",
+    )  # fmt: skip
+    add("--traces", type=Path, nargs="+", default=[], metavar="FILE", help="recorded traffic to play as well")
+    add("--situations", type=names, metavar="NAME,NAME", help="what is offered (everything)")
+    add("--policies", default="all", metavar="NAME,NAME", help="policies to play (all)")
+    add(
+        "--loads", type=numbers, default=list(LOADS), metavar="X,X",
+        help=f"shares of what a fleet carries by arithmetic ({','.join(f'{load:g}' for load in LOADS)})",
+    )  # fmt: skip
+    add("--means", type=Path, metavar="FILE.csv", help="write every cell, as means over the seeds")
+    add("--plot", type=Path, metavar="FILE.svg", help="draw good requests by load")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play what is not in the file yet, and print the tables; raise ValueError for an unknown name."""
+    chosen, traces = _chosen(args), tuple(args.traces)
+    kept, wanted = Kept(args.rows), list(cases(chosen, args.policies, args.loads, args.seeds))
+    _play(kept, [case for case in wanted if case not in kept.outcomes], traces)
+    outcomes = {case: kept.outcomes[case] for case in wanted}
+    if args.means is not None:
+        write_means(outcomes, args.means)
+    if args.plot is not None:
+        from benchmarks.rivals.plot import draw  # noqa: PLC0415  (matplotlib takes a second to load)
+
+        args.plot.write_text(draw(outcomes), encoding="utf-8")
+    return report(args, sections(outcomes))
+
+
+def _chosen(args: argparse.Namespace) -> Sequence[Situation]:
+    known = situations(tuple(args.traces))
+    unknown = [name for name in args.situations or () if name not in known]
+    if unknown:
+        raise ValueError(f"situation is {unknown[0]!r}; accepted: {', '.join(known)}")
+    return [known[name] for name in args.situations or known]
+
+
+def _play(kept: Kept, missing: Sequence[Case], traces: tuple[Path, ...]) -> None:
+    """Play cases on all cores, and keep each when it ends."""
+    if not missing:
+        return
+    commit, num_cores = machine()["commit"], len(os.sched_getaffinity(0))
+    rest, playing = iter(missing), dict[Future[Outcome], Case]()
+    with (
+        ProcessPoolExecutor(num_cores, multiprocessing.get_context("spawn")) as pool,
+        progress_bars() as bars,
+    ):
+        bar = bars.add_task("runs", total=len(missing))
+        try:
+            while True:
+                # Two for each process, so that none waits for its next one, and a stop waits for few.
+                while len(playing) < 2 * num_cores and (case := next(rest, None)):
+                    playing[pool.submit(play, case, traces, commit)] = case
+                if not playing:
+                    return
+                for ended in wait(playing, return_when=FIRST_COMPLETED).done:
+                    kept.add(playing.pop(ended), ended.result())
+                    bars.advance(bar)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
