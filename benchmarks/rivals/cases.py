@@ -29,7 +29,7 @@ class Case:
     policy: str
     placement: str
     fleet: str
-    """As in `2p2d`."""
+    """Its workers by role, as in `2p2d`."""
     token_budget: int | None
     seed: int
 
@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run. Rates are per second of arrivals, and shares of 1."""
+    """The figures of a run. Rates count per second of arrivals; shares are of 1."""
 
     rate_per_s: float
     requests: int
@@ -55,7 +55,7 @@ class Outcome:
     """Good ones among the tenth with the longest prompts."""
     refused_share: float
     kept_share: float | None
-    """Of the promises that were made; None if none was."""
+    """The share of promises that were kept; None if none was made."""
     worker_s_per_good: float | None
     """Seconds of workers for each good request, busy or not; None if none is good."""
     wall_s: float
@@ -64,11 +64,11 @@ class Outcome:
 
 
 def cases(
-    chosen: Sequence[Situation], policies: str, loads: Sequence[float], seeds: Sequence[int]
+    offered: Sequence[Situation], policies: str, loads: Sequence[float], seeds: Sequence[int]
 ) -> Iterator[Case]:
     """Yield all runs, seed by seed, so that those of the first seed are a table by themselves."""
     for seed in seeds:
-        for situation in chosen:
+        for situation in offered:
             for size in situation.sizes:
                 half = size // 2
                 for load in loads:
@@ -89,7 +89,7 @@ def play(case: Case, traces: tuple[Path, ...], commit: str) -> Outcome:
     """Simulate a case."""
     situation = situations(traces)[case.situation]
     rate = situation.rate_per_s(case.num_workers, case.load)
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     result = run(
         SimSpec(
             profile=profile(),
@@ -113,7 +113,7 @@ def play(case: Case, traces: tuple[Path, ...], commit: str) -> Outcome:
         refused_share=metrics.refused / metrics.requests,
         kept_share=metrics.kept_share,
         worker_s_per_good=case.num_workers / good if good else None,
-        wall_s=time.perf_counter() - began,
+        wall_s=time.perf_counter() - start_s,
         commit=commit,
     )
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.flags import names, numbers
 from benchmarks.report import report
 from benchmarks.rivals.cases import LOADS, Case, Outcome, cases, play
-from benchmarks.rivals.kept import Kept
+from benchmarks.rivals.runs import Runs
 from benchmarks.rivals.situations import Situation, situations
 from benchmarks.rivals.tables import sections, write_means
 from sim.reporting.machine import machine
@@ -44,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Play what is not in the file yet, and print the tables; raise ValueError for an unknown name."""
-    chosen, traces = _chosen(args), tuple(args.traces)
-    kept, wanted = Kept(args.rows), list(cases(chosen, args.policies, args.loads, args.seeds))
-    _play(kept, [case for case in wanted if case not in kept.outcomes], traces)
-    outcomes = {case: kept.outcomes[case] for case in wanted}
+    every = list(cases(_situations(args), args.policies, args.loads, args.seeds))
+    runs = Runs(args.rows)
+    _play(runs, [case for case in every if case not in runs.outcomes], tuple(args.traces))
+    outcomes = {case: runs.outcomes[case] for case in every}
     if args.means is not None:
         write_means(outcomes, args.means)
     if args.plot is not None:
@@ -57,15 +57,15 @@ def run(args: argparse.Namespace) -> int:
     return report(args, sections(outcomes))
 
 
-def _chosen(args: argparse.Namespace) -> Sequence[Situation]:
-    known = situations(tuple(args.traces))
-    unknown = [name for name in args.situations or () if name not in known]
+def _situations(args: argparse.Namespace) -> Sequence[Situation]:
+    by_name = situations(tuple(args.traces))
+    unknown = [name for name in args.situations or () if name not in by_name]
     if unknown:
-        raise ValueError(f"situation is {unknown[0]!r}; accepted: {', '.join(known)}")
-    return [known[name] for name in args.situations or known]
+        raise ValueError(f"situation is {unknown[0]!r}; accepted: {', '.join(by_name)}")
+    return [by_name[name] for name in args.situations or by_name]
 
 
-def _play(kept: Kept, missing: Sequence[Case], traces: tuple[Path, ...]) -> None:
+def _play(runs: Runs, missing: Sequence[Case], traces: tuple[Path, ...]) -> None:
     """Play cases on all cores, and keep each when it ends."""
     if not missing:
         return
@@ -84,7 +84,7 @@ def _play(kept: Kept, missing: Sequence[Case], traces: tuple[Path, ...]) -> None
                 if not playing:
                     return
                 for ended in wait(playing, return_when=FIRST_COMPLETED).done:
-                    kept.add(playing.pop(ended), ended.result())
+                    runs.add(playing.pop(ended), ended.result())
                     bars.advance(bar)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -15,13 +15,13 @@ MEAN_TURNS = 4.0
 """The number of turns is geometric."""
 MOST_TURNS = 12
 SYSTEM_TOKENS = (600, 0.8)
-"""Of the first turn beside its question: median and sigma of a lognormal length, as those below."""
+"""Tokens that the first turn has beside its question. All of these are median and sigma of a lognormal."""
 QUESTION_TOKENS = (150, 1.0)
 OUTPUT_TOKENS = (300, 0.6)
 MOST_TOKENS = 4096
-"""Of one question or output."""
+"""The longest question or output."""
 THINK_S = (4.0, 1.0)
-"""From the time at which an answer is expected to the next question."""
+"""The time from an expected answer to the next question."""
 TOKEN_S = 0.02
 """How long a token of an answer is expected to take."""
 BLOCKS_APART = 1 << 16

@@ -1,4 +1,4 @@
-"""What is offered to fleets: made workloads under promises, and recorded traffic."""
+"""Situations are requests that fleets are offered: made workloads under promises, and recorded traffic."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def profile() -> Profile:
 @cache
 def situations(traces: tuple[Path, ...] = ()) -> Mapping[str, Situation]:
     """Return all situations by name; a trace's is the name of its file."""
-    made = (
+    workloads = (
         _workload("balanced", "chat", 10.0, 2.5),
         _workload("tight TTFT", "chat", 5.0, 5.0),
         _workload("tight TPOT", "chat", 25.0, 1.5),
@@ -77,7 +77,7 @@ def situations(traces: tuple[Path, ...] = ()) -> Mapping[str, Situation]:
         _guesses("limits 60 % off", 0.6),
         _shifted(),
     )
-    return {each.name: each for each in (*made, *map(_trace, traces))}
+    return {each.name: each for each in (*workloads, *map(_trace, traces))}
 
 
 # Made workloads
@@ -101,8 +101,8 @@ def _classes() -> Situation:
     }
 
     def requests_of(rate: float, span_s: float, seed: int) -> tuple[TraceRequest, ...]:
-        drawn = draw("mixed", "poisson", rate, span_s, seed, Promises())
-        return tuple(replace(each, **asdict(promises[each.slo_class])) for each in drawn)
+        plain = draw("mixed", "poisson", rate, span_s, seed, Promises())
+        return tuple(replace(each, **asdict(promises[each.slo_class])) for each in plain)
 
     return Situation("three classes", lengths, _tpot_ms(promises["standard"]), requests_of)
 
@@ -122,21 +122,21 @@ def _conversations() -> Situation:
 
 def _guesses(name: str, noise: float) -> Situation:
     """Return `balanced` with limits that are too high, by a half-normal share with this deviation."""
-    known = _workload(name, "chat", 10.0, 2.5)
+    exact = _workload(name, "chat", 10.0, 2.5)
 
     def requests_of(rate: float, span_s: float, seed: int) -> tuple[TraceRequest, ...]:
         rng = random.Random(f"limits:{seed}")
         return tuple(
             replace(each, max_tokens=round(each.output_tokens * (1 + abs(rng.gauss(0.0, noise)))))
-            for each in known.draw(rate, span_s, seed)
+            for each in exact.draw(rate, span_s, seed)
         )
 
-    return replace(known, draw=requests_of, sizes=(MIDDLE,))
+    return replace(exact, draw=requests_of, sizes=(MIDDLE,))
 
 
 def _shifted() -> Situation:
     """Return outputs that become seven times as long in the middle, and say nothing of it."""
-    known = _workload("lengths shift", "chat", 10.0, 2.5)
+    exact = _workload("lengths shift", "chat", 10.0, 2.5)
 
     def requests_of(rate: float, span_s: float, seed: int) -> tuple[TraceRequest, ...]:
         return tuple(
@@ -145,10 +145,10 @@ def _shifted() -> Situation:
                 output_tokens=each.output_tokens if each.at_s > span_s / 2 else -(-each.output_tokens // 7),
                 max_tokens=max(each.output_tokens, CAP_SHIFTED),
             )
-            for each in known.draw(rate, span_s, seed)
+            for each in exact.draw(rate, span_s, seed)
         )
 
-    return replace(known, draw=requests_of, sizes=(MIDDLE,))
+    return replace(exact, draw=requests_of, sizes=(MIDDLE,))
 
 
 # Recorded traffic

@@ -156,12 +156,12 @@ def _verdict(contest: Contest) -> str:
 
 
 def _arms(every: Sequence[Contest], *, is_split: bool) -> str:
-    chosen = [contest for contest in every if contest.cell.is_split == is_split]
-    loads = sorted({contest.cell.load for contest in chosen})
-    arms = dict.fromkeys(arm for contest in chosen for arm in contest.by_arm)
+    alike = [contest for contest in every if contest.cell.is_split == is_split]
+    loads = sorted({contest.cell.load for contest in alike})
+    arms = dict.fromkeys(arm for contest in alike for arm in contest.by_arm)
 
     def row(arm: str) -> list[str]:
-        own = [contest for contest in chosen if arm in contest.by_arm]
+        own = [contest for contest in alike if arm in contest.by_arm]
         shares = [contest.to_best(arm) for contest in own]
         at = [
             [contest.to_best(arm) for contest in own if contest.cell.load == load] or [float("nan")]
@@ -220,5 +220,5 @@ def _longest(runs: Sequence[Outcome]) -> str:
 
 
 def _worker_s(runs: Sequence[Outcome]) -> str:
-    known = _known(run.worker_s_per_good for run in runs)
-    return f"{statistics.median(known):.2f}" if known else "–"
+    costs = _known(run.worker_s_per_good for run in runs)
+    return f"{statistics.median(costs):.2f}" if costs else "–"

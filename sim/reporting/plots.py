@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,7 @@ DARK = {
     "#0072b2": "#58a6ff",
 }
 CDF_POINTS = 400
+PANELS_IN_A_ROW = 3
 CHARS_PER_INCH = 12.0
 HANDLE_CHARS = 8
 """The width of a legend's line and the gaps around it."""
@@ -170,6 +171,41 @@ def goodput_at(results: Results, rate: float) -> str:
         legend(page, axes)
 
     return svg(draw, 9, 1.2 + 0.3 * len(results.arms), "goodput")
+
+
+def panels(
+    by_panel: Mapping[str, Mapping[str, Mapping[float, float]]], x_label: str, y_label: str, name: str
+) -> str:
+    """Plot a line for each arm in a panel for each title: values by place."""
+    num_rows = -(-len(by_panel) // PANELS_IN_A_ROW)
+
+    def draw(page: Figure) -> None:
+        grid = page.subplots(num_rows, min(PANELS_IN_A_ROW, len(by_panel)), squeeze=False)
+        every = list(grid.flat)
+        look_of = looks(list(dict.fromkeys(arm for by_arm in by_panel.values() for arm in by_arm)))
+        for axes, (title, by_arm) in zip(every, by_panel.items(), strict=False):
+            axes.set_title(title, fontsize=10)
+            for arm, values in by_arm.items():
+                look, places = look_of[arm], sorted(values)
+                axes.plot(
+                    places,
+                    [values[place] for place in places],
+                    color=look.colour,
+                    linestyle=look.dash,
+                    marker=look.marker,
+                    markersize=4,
+                    label=arm,
+                )
+            axes.set_ylim(bottom=0)
+        for axes in every[len(by_panel) :]:
+            axes.set_visible(False)
+        for row in grid:
+            row[0].set_ylabel(y_label)
+        for axes in every:
+            axes.set_xlabel(x_label)
+        legend(page, every[0])
+
+    return svg(draw, 11, 3.4 * num_rows, name)
 
 
 def _goodput(results: Results, arm: str, rates: Sequence[float]) -> list[tuple[float, Spread]]:

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.rivals.cases import Case, Outcome, cases
 from benchmarks.rivals.conversations import BLOCK_TOKENS, conversations
-from benchmarks.rivals.kept import Kept
+from benchmarks.rivals.runs import Runs
 from benchmarks.rivals.situations import SIZES, situations
 from benchmarks.rivals.tables import contests, sections
 from scheduling.policies import NAMES
@@ -111,8 +111,8 @@ def test_turns_of_a_conversation_share_what_was_said_before() -> None:
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    Kept(path).add(CASE, OUTCOME)
-    assert Kept(path).outcomes == {CASE: OUTCOME}
+    Runs(path).add(CASE, OUTCOME)
+    assert Runs(path).outcomes == {CASE: OUTCOME}
 
 
 def test_slack_is_judged_by_the_best_other_arm_of_the_cell() -> None:

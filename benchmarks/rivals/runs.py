@@ -14,7 +14,7 @@ CASE = tuple(field.name for field in fields(Case))
 OUTCOME = tuple(field.name for field in fields(Outcome))
 
 
-class Kept:
+class Runs:
     """The runs in a file, which need not exist yet."""
 
     def __init__(self, path: Path) -> None:
