@@ -8,6 +8,7 @@ import pytest
 
 from router.core.model.actions import Enqueue, Reject, ReleaseLease, Settle, TellAccepted
 from router.core.model.events import Enqueued, Granted, GrantsAnswered
+from router.request import Received
 from scheduling.request import Slo, SloClass
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, grant, start, tell
 
@@ -62,6 +63,15 @@ def test_who_comes_too_late_gives_way_once_and_then_is_served(policy: str) -> No
         if isinstance(action, Settle)
     ]
     assert settle.request_key == key
+
+
+@pytest.mark.parametrize("policy", ["jitserve", "qoserve"])
+def test_who_has_output_from_another_router_is_never_late(policy: str) -> None:
+    core = core_of(policy)
+    resumed = call(ARRIVAL, session=1, received=(Received(0, (9,)),), slo=Slo(ttft_ms=500))
+    tell(core, resumed, Enqueued("t/r1/1", 0, 0))
+    granted = tell(core, Granted("t/r1/1", ONE.key, ONE.key), GrantsAnswered(ONE.key), now=1.6)
+    assert [action.request_key for action in granted if isinstance(action, Settle)] == ["t/r1/1"]
 
 
 def test_who_comes_in_time_is_served_at_once() -> None:
