@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,8 +85,8 @@ def cases(
                         )
 
 
-def play(case: Case, traces: tuple[Path, ...], commit: str) -> Outcome:
-    """Simulate a case."""
+def play(case: Case, traces: tuple[Path, ...], commit: str, arrived: Callable[[], None]) -> Outcome:
+    """Simulate a case, and call `arrived` at each arrival."""
     situation = situations(traces)[case.situation]
     rate = situation.rate_per_s(case.num_workers, case.load)
     start_s = time.perf_counter()
@@ -100,7 +100,8 @@ def play(case: Case, traces: tuple[Path, ...], commit: str) -> Outcome:
             token_budget=case.token_budget,
             seed=case.seed,
             drain_s=DRAIN_S,
-        )
+        ),
+        arrived,
     )
     metrics = measure(result)
     good = metrics.goodput_per_s

@@ -9,18 +9,17 @@ the tables if the file has all runs.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 from benchmarks.flags import names, numbers
 from benchmarks.report import report
-from benchmarks.rivals.cases import LOADS, Case, Outcome, cases, play
+from benchmarks.rivals.cases import LOADS, Case, cases, play
 from benchmarks.rivals.runs import Runs
 from benchmarks.rivals.situations import Situation, situations
 from benchmarks.rivals.tables import sections, write_means
+from sim.play.all_cores import on_all_cores
 from sim.reporting.machine import machine
 from sim.reporting.progress import progress_bars
 
@@ -69,22 +68,8 @@ def _play(runs: Runs, missing: Sequence[Case], traces: tuple[Path, ...]) -> None
     """Play cases on all cores, and keep each when it ends."""
     if not missing:
         return
-    commit, num_cores = machine()["commit"], len(os.sched_getaffinity(0))
-    rest, playing = iter(missing), dict[Future[Outcome], Case]()
-    with (
-        ProcessPoolExecutor(num_cores, multiprocessing.get_context("spawn")) as pool,
-        progress_bars() as bars,
-    ):
-        bar = bars.add_task("runs", total=len(missing))
-        try:
-            while True:
-                # Two for each process, so that none waits for its next one, and a stop waits for few.
-                while len(playing) < 2 * num_cores and (case := next(rest, None)):
-                    playing[pool.submit(play, case, traces, commit)] = case
-                if not playing:
-                    return
-                for ended in wait(playing, return_when=FIRST_COMPLETED).done:
-                    runs.add(playing.pop(ended), ended.result())
-                    bars.advance(bar)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    commit = machine()["commit"]
+    tasks = ((case, partial(play, case, traces, commit)) for case in missing)
+    with progress_bars() as bars:
+        for case, outcome in bars.track(on_all_cores(tasks), total=len(missing), description="runs"):
+            runs.add(case, outcome)

@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from sim.commands.false_refusals import FalseRefusals, false_refusals
 from sim.commands.run_rows import facts_of, run_row
 from sim.commands.values import number, numbers, placement, whole
 from sim.metrics import Metrics, measure
+from sim.play.all_cores import on_all_cores
 from sim.play.simulation import run
 from sim.reporting.quantiles import Quantiles
 from sim.reporting.results import StepSample
@@ -125,24 +126,16 @@ def simulate(args: argparse.Namespace) -> int:
     load, fleet = load_of(args), fleet_of(args)
     chosen = arms(args.policy, args.placement, fleet, args.token_budget)
     rates = rates_of(args, load, fleet)
-    runs: list[ArmRun] = []
+    tasks = list(_tasks(args, load, chosen, rates))
     console = wide_console()
+    began = time.perf_counter()
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("simulating", total=len(rates) * len(chosen) * args.seeds)
-        one = progress.add_task("")
-        for rate in rates:
-            for seed in range(args.seed, args.seed + args.seeds):
-                trace = load.trace(rate, seed)
-                for arm in chosen:
-                    progress.reset(one, total=len(trace), description=arm.name)
-                    # A page shows the steps of one run of each arm.
-                    is_shown = args.report is not None and seed == args.seed and rate == rates[-1]
-                    spec = spec_of(args, arm, trace, seed, log_steps=is_shown)
-                    runs.append(_run(args, arm, rate, spec, lambda: progress.advance(one)))
-                    progress.advance(task)
+        bar = progress.add_task("simulating", total=sum(len(task.spec.trace) for task in tasks))
+        runs = _played(tasks, lambda count: progress.advance(bar, count))
+    took_s = time.perf_counter() - began
     for rate in rates:
         show(console, args, load, [outcome for outcome in runs if outcome.rate_per_s == rate])
-    console.print(f"times in ms; simulated in {sum(outcome.wall_s for outcome in runs):.1f} s")
+    console.print(f"times in ms; simulated in {took_s:.1f} s")
     told = document(args, load, runs)
     if args.json is not None:
         args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
@@ -175,16 +168,45 @@ def rates_of(args: argparse.Namespace, load: Load, fleet: FleetShape) -> list[fl
     return sorted({share * most for share in args.load or [LOAD]})
 
 
-def _run(
-    args: argparse.Namespace, arm: Arm, rate: float, spec: SimSpec, arrived: Callable[[], None]
-) -> ArmRun:
-    began = time.perf_counter()
-    result = run(spec, arrived)
-    wall_s = time.perf_counter() - began
-    false = false_refusals(spec, result, args.false_refusals) if args.false_refusals else None
-    metrics, steps = measure(result), tuple(step for worker in result.workers for step in worker.steps)
-    row = run_row(arm, rate, spec.seed, result, metrics)
-    return ArmRun(arm, rate, spec.seed, metrics, row, steps, wall_s, false)
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A run that is to be played, here or in another process."""
+
+    arm: Arm
+    rate_per_s: float
+    spec: SimSpec
+    num_false_refusals: int | None
+
+    def __call__(self, arrived: Callable[[], None]) -> ArmRun:
+        began = time.perf_counter()
+        result = run(self.spec, arrived)
+        wall_s = time.perf_counter() - began
+        sample, seed = self.num_false_refusals, self.spec.seed
+        false = false_refusals(self.spec, result, sample) if sample else None
+        metrics, steps = measure(result), tuple(step for worker in result.workers for step in worker.steps)
+        row = run_row(self.arm, self.rate_per_s, seed, result, metrics)
+        return ArmRun(self.arm, self.rate_per_s, seed, metrics, row, steps, wall_s, false)
+
+
+def _tasks(
+    args: argparse.Namespace, load: Load, chosen: Sequence[Arm], rates: Sequence[float]
+) -> Iterator[_Task]:
+    for rate in rates:
+        for seed in range(args.seed, args.seed + args.seeds):
+            trace = load.trace(rate, seed)
+            for arm in chosen:
+                # A page shows the steps of one run of each arm.
+                is_shown = args.report is not None and seed == args.seed and rate == rates[-1]
+                spec = spec_of(args, arm, trace, seed, log_steps=is_shown)
+                yield _Task(arm, rate, spec, args.false_refusals)
+
+
+def _played(tasks: Sequence[_Task], count_arrivals: Callable[[int], None]) -> list[ArmRun]:
+    """Return the runs in order: one alone is played here, several are played on all cores."""
+    if len(tasks) == 1:
+        return [task(lambda: count_arrivals(1)) for task in tasks]
+    runs = dict(on_all_cores(enumerate(tasks), count_arrivals))
+    return [runs[place] for place in range(len(tasks))]
 
 
 def report(told: dict[str, Any], runs: Sequence[ArmRun], path: Path) -> None:
