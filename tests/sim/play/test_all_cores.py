@@ -24,7 +24,7 @@ def fail(arrived: Callable[[], None]) -> int:
     raise ValueError("this run cannot be played")
 
 
-def test_each_key_has_the_result_of_its_task_and_all_arrivals_are_counted() -> None:
+def test_each_task_gives_its_result_and_counts_its_arrivals() -> None:
     counts: list[int] = []
     results = dict(on_all_cores(((n, partial(square, n)) for n in range(20)), counts.append))
     assert results == {n: n * n for n in range(20)}
