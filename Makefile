@@ -20,6 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+FLEET_READY := .venv/.fleet-ready
 READY := .venv/.ready
 NATIVE_SOURCES := kernels/native/build.py $(wildcard kernels/native/source/*.[ch])
 NATIVE_READY := kernels/native/built/.ready
@@ -41,10 +42,16 @@ help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(READY) ## make .venv from the lock file; does nothing when it is up to date
+setup: $(READY) ## make .venv from the lock files; does nothing when it is up to date
 
-# What this machine computes with is compiled while packages are fetched and unpacked.
-$(READY): pyproject.toml deploy/requirements/dev.lock $(NATIVE_SOURCES)
+# Tests and linters need more than a fleet. What both need has the same version in both locks.
+$(READY): deploy/requirements/dev.lock $(FLEET_READY)
+	$(call install,--no-deps --require-hashes -r deploy/requirements/dev.lock)
+	$(PIP) check
+	@touch $@
+
+# What a fleet runs with. What this machine computes with is compiled while packages are fetched and unpacked.
+$(FLEET_READY): pyproject.toml deploy/requirements/fleet.lock $(NATIVE_SOURCES)
 	@test -n "$(PYTHON)" || { echo "Baton needs Python 3.11 or newer; name one with 'make PYTHON=...'" >&2; exit 1; }
 	@echo "Setting up .venv; the download of torch takes longest"
 	"$(PYTHON)" -m venv .venv
@@ -53,16 +60,17 @@ $(READY): pyproject.toml deploy/requirements/dev.lock $(NATIVE_SOURCES)
 		$(MAKE) --no-print-directory packages && wait
 	@touch $@
 
-# Locked packages come first and without their dependencies, so only torch asks for torch. uv installs them in
-# seconds and pip in minutes, which takes its place where uv cannot be had or finds no packages.
+# Locked packages come first and without their dependencies, so only torch asks for torch.
 .PHONY: packages
 packages:
 	-@$(PIP) install --quiet --no-deps --require-hashes -r deploy/requirements/lock.lock
-	$(BIN)/uv pip install --python $(BIN)/python --no-deps --require-hashes -r deploy/requirements/dev.lock \
-		|| $(PIP) install --no-deps --require-hashes -r deploy/requirements/dev.lock
+	$(call install,--no-deps --require-hashes -r deploy/requirements/fleet.lock)
 	$(PIP) install "$$(sed -n 's/^  "\(torch==.*\)",$$/\1/p' pyproject.toml)" $(TORCH_PIP_ARGS)
-	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(call install,--no-deps --no-build-isolation --editable .)
 	$(PIP) check
+
+# uv takes seconds where pip takes minutes, which is in its place where uv cannot be had or finds no packages.
+install = $(BIN)/uv pip install --python $(BIN)/python $(1) || $(PIP) install $(1)
 
 # Tests compare all libraries that a processor runs; what is built already stays.
 $(NATIVE_READY): $(NATIVE_SOURCES) | $(READY)
@@ -70,7 +78,7 @@ $(NATIVE_READY): $(NATIVE_SOURCES) | $(READY)
 	@touch $@
 
 .PHONY: demo
-demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop it
+demo: $(FLEET_READY) ## start a whole fleet, stream a few answers side by side, stop it
 	@trap : INT; $(BIN)/python -m baton.cli demo; code=$$?; test $$code -eq 130 || exit $$code
 
 .PHONY: test
@@ -416,7 +424,8 @@ demo-model: $(READY) ## train the checkpoint in demo_model/ again
 
 .PHONY: lock
 lock: $(LOCK_READY) ## pin deploy/requirements/*.lock to what pyproject.toml allows; UV_ARGS=--upgrade for the newest
-	$(call compile,dev,pyproject.toml --extra router --extra gateway --extra controller --extra worker --extra tracing --extra dev)
+	$(call compile,dev,pyproject.toml --extra router --extra gateway --extra controller --extra worker --extra tracing --extra fleet --extra dev)
+	$(call compile,fleet,pyproject.toml --extra router --extra gateway --extra worker --extra tracing --extra fleet --constraint deploy/requirements/dev.lock --excludes deploy/requirements/fleet-excludes.txt)
 	$(call compile,router,pyproject.toml --extra router --extra tracing --constraint deploy/requirements/dev.lock --excludes deploy/requirements/router-excludes.txt)
 	$(call compile,gateway,pyproject.toml --extra gateway --extra tracing --constraint deploy/requirements/dev.lock)
 	$(call compile,controller,pyproject.toml --extra controller --constraint deploy/requirements/dev.lock)

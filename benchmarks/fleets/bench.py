@@ -44,6 +44,7 @@ from benchmarks.fleets.recorded import record_folder, with_steps, write_traces
 from benchmarks.fleets.reference import UNLOADED_REQUESTS, measure_capacity, measure_references
 from benchmarks.fleets.targets import Target, reached, started, variants
 from sim.commands.recorded import Recorded, read_trace
+from sim.commands.values import plotted
 from sim.reporting.machine import machine
 from sim.reporting.progress import progress_bars
 from sim.reporting.results import Results, Run, Summary, write
@@ -88,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tpot-ms", type=int, metavar="MS", help="TPOT, absolute")
     add("--itl-ms", type=int, metavar="MS", help="promise for each gap between tokens (none)")
     add("--record", type=Path, metavar="DIR", help="write event logs to replay and traces to simulate there")
-    add("--report", type=Path, metavar="FILE.html", help="write a page with plots")
+    add("--report", type=plotted, metavar="FILE.html", help="write a page with plots")
 
 
 def _listed(values: Sequence[float]) -> str:

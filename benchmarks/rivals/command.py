@@ -19,6 +19,7 @@ from benchmarks.rivals.cases import LOADS, Case, cases, play
 from benchmarks.rivals.runs import Runs
 from benchmarks.rivals.situations import Situation, situations
 from benchmarks.rivals.tables import sections, write_means
+from sim.commands.values import plotted
 from sim.play.all_cores import on_all_cores
 from sim.reporting.machine import machine
 from sim.reporting.progress import progress_bars
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"shares of what a fleet carries by arithmetic ({','.join(f'{load:g}' for load in LOADS)})",
     )  # fmt: skip
     add("--means", type=Path, metavar="FILE.csv", help="write every cell, as means over the seeds")
-    add("--plot", type=Path, metavar="FILE.svg", help="draw good requests by load")
+    add("--plot", type=plotted, metavar="FILE.svg", help="draw good requests by load")
 
 
 def run(args: argparse.Namespace) -> int:

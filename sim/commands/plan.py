@@ -15,7 +15,7 @@ from sim.commands.arms import Arm
 from sim.commands.run_rows import facts_of, run_row
 from sim.commands.search import Found, Search, Tried, judge
 from sim.commands.simulate import spec_of, wide_console
-from sim.commands.values import POSITIVE, whole
+from sim.commands.values import POSITIVE, plotted, whole
 from sim.metrics import measure
 from sim.play.simulation import run
 from sim.reporting.simulated import read
@@ -43,7 +43,7 @@ def add_flags(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--json", type=Path, metavar="FILE", help="write the answer and everything that was tried"
     )
-    command.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with plots")
+    command.add_argument("--report", type=plotted, metavar="FILE.html", help="write a page with plots")
     command.set_defaults(max_seqs=None, routers=1, noise=1.0)
 
 

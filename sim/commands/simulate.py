@@ -21,7 +21,7 @@ from sim.commands.arguments import Load, add_load_flags, add_profile_flag, load_
 from sim.commands.arms import Arm, arms
 from sim.commands.false_refusals import FalseRefusals, false_refusals
 from sim.commands.run_rows import facts_of, run_row
-from sim.commands.values import number, numbers, placement, whole
+from sim.commands.values import number, numbers, placement, plotted, whole
 from sim.metrics import Metrics, measure
 from sim.play.all_cores import on_all_cores
 from sim.play.simulation import run
@@ -105,7 +105,7 @@ def add_flags(command: argparse.ArgumentParser) -> None:
         help="replay N refusals of each run, to see whether admitting them would have been better",
     )  # fmt: skip
     command.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
-    command.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with plots")
+    command.add_argument("--report", type=plotted, metavar="FILE.html", help="write a page with plots")
 
 
 def _fleet(text: str) -> FleetShape:

@@ -1,10 +1,12 @@
-"""Values of flags: numbers within limits, lists of them, and placements."""
+"""Values of flags: numbers within limits, lists of them, placements, and files with plots."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
 from scheduling.placement import Placement
 
@@ -53,3 +55,12 @@ def placement(text: str) -> Placement:
     except ValueError as error:
         wanted = ", ".join(value.value for value in Placement)
         raise argparse.ArgumentTypeError(f"{text!r} is not accepted: {wanted}") from error
+
+
+def plotted(text: str) -> Path:
+    """Return the path of a file with plots, which take a package that a fleet does not need."""
+    if find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError(
+            "plots are drawn by matplotlib, which is not installed; `make setup` installs it"
+        )
+    return Path(text)
