@@ -143,7 +143,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         # would then respond that the request was not running.
         if self._shares_port:
             with contextlib.suppress(StoreUnavailable):  # what runs here has been ended
-                await self._shell.store.publish_cancel(self._shell.router_id, tenant, request.request_id)
+                await self._shell.store.publish_cancel(self._shell.caller, tenant, request.request_id)
         return inference_pb2.CancelResponse(cancelled=running)
 
     async def Quote(

@@ -181,7 +181,7 @@ def enqueue(state: RouterState, group: Group, offer: Offer | None = None) -> Non
         set_phase(state, group, Phase.ENQUEUEING)
     entry = QueueEntry(
         request_key=group.key,
-        router_id=state.config.router_id,
+        router_id=state.config.caller,
         slo_class=slo_class,
         due_in_ms=due_in_ms,
         work_tokens=group.work_tokens,

@@ -97,6 +97,7 @@ class Shell:
         self.now = time.monotonic
         self._recorder = recorder
         self.router_id = core.state.config.router_id
+        self.caller = core.state.config.caller
         link_crashed = metrics.loop_errors.labels("link").inc
         self.ticker = Ticker()
         self.discovery = Discovery(
@@ -119,7 +120,7 @@ class Shell:
         self._last_listener = 0
         self.max_pending_tokens = MAX_PENDING_TOKENS
         crashed = metrics.loop_errors.labels("store").inc
-        self.store_calls = StoreCalls(store, self.router_id, self.submit, crashed)
+        self.store_calls = StoreCalls(store, self.caller, self.submit, crashed)
 
     # Clients
 
@@ -341,11 +342,11 @@ class Shell:
     async def _watch_routers(self) -> None:
         while True:
             with contextlib.suppress(StoreUnavailable):
-                await self.store.watch_routers(self.router_id)
+                await self.store.watch_routers(self.caller)
             await asyncio.sleep(WATCH_S)
 
     async def _receive_notices(self) -> None:
-        async for notice in self.store.notices(self.router_id):
+        async for notice in self.store.notices(self.caller):
             match notice:
                 case records.Grant(request_key, _, worker_key, decode_key):
                     self.submit(Granted(request_key, worker_key, decode_key))

@@ -65,12 +65,12 @@ class StoreCalls:
     def __init__(
         self,
         store: Store,
-        router_id: str,
+        caller: str,
         submit: Callable[[Event], None],
         on_crash: Callable[[], None],
     ) -> None:
         self._store = store
-        self._router_id = router_id
+        self._caller = caller
         self._submit = submit
         self._on_crash = on_crash
         self._last: dict[str, asyncio.Task[None]] = {}
@@ -186,11 +186,11 @@ class StoreCalls:
         return (Enqueued(key, place.position, place.work_ahead_tokens),)
 
     async def _grant(self, action: AskGrants) -> Sequence[Event]:
-        grants = await self._store.grant(self._router_id, action.worker, action.decoders)
+        grants = await self._store.grant(self._caller, action.worker, action.decoders)
         own = [
             Granted(grant.request_key, grant.worker_key, grant.decode_key)
             for grant in grants
-            if grant.router_id == self._router_id
+            if grant.router_id == self._caller
         ]
         return (*own, GrantsAnswered(action.worker.key))
 

@@ -130,7 +130,7 @@ class Connection:
         self._scripts = {name: source(name) for name in SCRIPTS}
         self._hashes = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self._scripts.items()}  # noqa: S324 -- how Redis names scripts
         self._epoch = ""
-        self.router_id = ""
+        self.router = ""
         """Set by a router."""
         self.peers: Collection[str] = ()
         """The ids of the other routers that there are: a new epoch waits for them."""
@@ -217,7 +217,7 @@ class Connection:
         if self._epoch != last:
             return
         if self._entering is None:
-            self._entering = self._calls.call("EVAL", *_enter(last, self.router_id, self.peers))
+            self._entering = self._calls.call("EVAL", *_enter(last, self.router, self.peers))
             self._entering.add_done_callback(self._entered)
         await asyncio.shield(self._entering)
 
@@ -332,8 +332,8 @@ async def _greet(connection: redis.asyncio.Connection) -> None:
     await connection.read_response()
 
 
-def _enter(last: str, router_id: str = "", peers: Collection[str] = ()) -> tuple[str | int, ...]:
-    args = uuid.uuid4().hex, last, QUIET_MS, keys.all_keys(), round(LEASE_TTL_S * 1000), router_id
+def _enter(last: str, router: str = "", peers: Collection[str] = ()) -> tuple[str | int, ...]:
+    args = uuid.uuid4().hex, last, QUIET_MS, keys.all_keys(), round(LEASE_TTL_S * 1000), router
     return _joined("clock", "enter"), 1, keys.epoch(), *args, *peers
 
 

@@ -17,7 +17,7 @@ def all_keys() -> str:
 def epoch() -> str:
     """hash: `id`, `run_id` of its server, and `quiet_until`, before which nothing is granted.
 
-    A field `called:` with a router's id is the time when that router last asked for a place or for grants. In
+    A field `called:` with a router's name is the time when it last asked for a place or for grants. In
     an epoch after the first, `here:` marks routers that have entered it, and `awaited:` is the time until
     which another one, which was seen in the epoch before, is awaited.
     """

@@ -165,6 +165,7 @@ class QueueEntry:
 
     request_key: str
     router_id: str
+    """The router's name in the store (`CoreConfig.caller`)."""
     slo_class: int
     due_in_ms: int
     work_tokens: int

@@ -146,8 +146,8 @@ class Store:
         ]
         return sorted(workers, key=lambda worker: worker.record.worker_id)
 
-    async def watch_routers(self, router_id: str) -> None:
-        """See which routers there are, as router `router_id`; to be called each second.
+    async def watch_routers(self, caller: str) -> None:
+        """See which routers there are, as router `caller`; to be called each second.
 
         Should Redis forget what they hold, nothing is granted until those that were seen have entered it
         again, or `LEASE_TTL_S` is over.
@@ -156,8 +156,8 @@ class Store:
         now = asyncio.get_running_loop().time()
         self._seen_at |= dict.fromkeys(found, now)
         self._seen_at = {name: at for name, at in self._seen_at.items() if now - at < LEASE_TTL_S}
-        self._connection.router_id = router_id
-        self._connection.peers = self._seen_at.keys() - {router_id}
+        self._connection.router = caller
+        self._connection.peers = self._seen_at.keys() - {caller}
 
     # Queue
 
@@ -452,27 +452,27 @@ class Store:
 
     # Notices
 
-    async def publish_cancel(self, router_id: str, tenant: str, request_id: str) -> None:
+    async def publish_cancel(self, caller: str, tenant: str, request_id: str) -> None:
         """Let all other routers end a generation."""
         with self._connection.client() as redis:
-            await redis.publish(keys.cancel_channel(), json.dumps([router_id, tenant, request_id]))
+            await redis.publish(keys.cancel_channel(), json.dumps([caller, tenant, request_id]))
 
-    async def notices(self, router_id: str) -> AsyncGenerator[Notice, None]:
+    async def notices(self, caller: str) -> AsyncGenerator[Notice, None]:
         """Yield what others grant to this router or ask it to end, and a `Nudge` when capacity is released.
 
         Opens a lost connection again, and yields one `Nudge` for what was published meanwhile.
         """
         nudges, cancels = keys.nudge_channel(), keys.cancel_channel()
-        async for message in self._connection.messages([keys.router_channel(router_id), nudges, cancels]):
+        async for message in self._connection.messages([keys.router_channel(caller), nudges, cancels]):
             if message is None or message[0] == nudges:
                 yield Nudge()
             elif message[0] == cancels:
                 asked, tenant, request_id = json.loads(message[1])
-                if asked != router_id:
+                if asked != caller:
                     yield Cancelled(tenant, request_id)
             else:
                 worker_key, decode_key, request_key = message[1].split(" ", 2)
-                yield Grant(request_key, router_id, worker_key, decode_key)
+                yield Grant(request_key, caller, worker_key, decode_key)
 
 
 def _for_ledgers(

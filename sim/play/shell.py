@@ -62,7 +62,7 @@ class SimShell:
         send: Callable[[int, WorkerCommand], None],
     ) -> None:
         self.core = core
-        self._router_id = core.state.config.router_id
+        self._caller = core.state.config.caller
         self._store = store
         self._clock = clock
         self._store_s = spec.overheads.store_s
@@ -94,7 +94,7 @@ class SimShell:
             RequestEnded: requests.finished,
             **dict.fromkeys(get_args(WorkerCommand), partial(send, number)),
         }
-        store.subscribe(self._router_id, self._hear)
+        store.subscribe(self._caller, self._hear)
 
     def submit(self, event: SimulatedEvent) -> None:
         """Let the core decide, and carry out its actions. Actions about tokens and queue places need no
@@ -150,8 +150,8 @@ class SimShell:
             self.submit(Enqueued(key, place.position, place.work_ahead_tokens))
 
     def _ask_grants(self, action: AskGrants) -> None:
-        for grant in self._store.grant(self._router_id, action.worker, action.decoders):
-            if grant.router_id == self._router_id:
+        for grant in self._store.grant(self._caller, action.worker, action.decoders):
+            if grant.router_id == self._caller:
                 self.submit(Granted(grant.request_key, grant.worker_key, grant.decode_key))
         self.submit(GrantsAnswered(action.worker.key))
 

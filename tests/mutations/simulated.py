@@ -70,6 +70,12 @@ SIMULATED = (
                 f"{_FOUND}[superseded-after-taking-back]",
             ),
             Guard(
+                "router/core/model/state.py",
+                'f"{self.router_id}~{self.router_incarnation}" if',
+                "self.router_id if",
+                f"{_FOUND}[places-of-an-earlier-process]",
+            ),
+            Guard(
                 "router/core/model/fleet.py",
                 "for worker in self.workers.values()), self.block_size)\n",
                 "for worker in self.workers.values()), 1)\n",

@@ -48,6 +48,13 @@ class CoreConfig:
     """The router's process, drawn at its start. Workers remember what an earlier process under the same id
     numbered, and the store may still execute its calls. Without one, names in the store are not unique."""
 
+    @property
+    def caller(self) -> str:
+        """The router's name in the store. An earlier process under the same id has another one: what it left
+        in the queue is nobody's, and is not granted to this one.
+        """
+        return f"{self.router_id}~{self.router_incarnation}" if self.router_incarnation else self.router_id
+
 
 @dataclass(slots=True)
 class Counters:

@@ -96,11 +96,11 @@ class RouterNode:
         calls: Any = store
         as_store: Store = calls
         self.store_calls = process.loop.within(
-            StoreCalls, as_store, config.router_id, self.submit, self._crashed
+            StoreCalls, as_store, config.caller, self.submit, self._crashed
         )
         store.on_new_epoch = lambda: self.submit_soon(StoreForgot())
-        process.loop.spawn(store.listen(config.router_id, self._hear))
-        process.loop.spawn(store.watch_routers(config.router_id))
+        process.loop.spawn(store.listen(config.caller, self._hear))
+        process.loop.spawn(store.watch_routers(config.caller))
         handlers: dict[str, Handler] = {
             "Generate": self._generate,
             "Resume": self._resume,

@@ -147,7 +147,7 @@ class Fleet:
             case Dequeue(key):
                 self.store.dequeue(key)
             case AskGrants(room, decoders):
-                grants = self.store.grant("router-a", room, decoders)
+                grants = self.store.grant(self.config.caller, room, decoders)
                 own = [Granted(grant.request_key, grant.worker_key, grant.decode_key) for grant in grants]
                 events = (*own, GrantsAnswered(room.key))
             case Settle(key, prefill_key, decoders):
@@ -322,6 +322,17 @@ def test_what_one_router_releases_another_keeps() -> None:
     names = {action.entry.request_key for action in actions if isinstance(action, Enqueue)}
     assert len(names) == 1
     assert names != {key}
+
+
+def test_each_process_of_a_router_waits_under_its_own_name() -> None:
+    """What an earlier one left in the queue is granted to nobody, since nobody listens for it."""
+    names = set()
+    for incarnation in "ij":
+        core = RouterCore(replace(CONFIG, router_incarnation=incarnation))
+        core.on(WorkerJoined(ONE, LOAD, COST), START)
+        actions = core.on(call(ARRIVAL, received_at=START), START)
+        names |= {action.entry.router_id for action in actions if isinstance(action, Enqueue)}
+    assert names == {"router-a~i", "router-a~j"}
 
 
 def test_what_expired_while_nobody_renewed_it_is_entered_again() -> None:

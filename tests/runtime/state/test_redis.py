@@ -101,6 +101,18 @@ async def test_a_router_that_takes_over_does_not_begin_empty(redis_url: str, sto
     assert (place.position, place.work_ahead_tokens) == (1, 50)
 
 
+async def test_of_processes_long_gone_nothing_stays_in_the_epoch(redis_url: str, store: Store) -> None:
+    await store.enqueue(entry("new", router="r1~2"), 10)
+    async with redis.asyncio.Redis.from_url(redis_url) as admin:
+        await admin.hset(keys.epoch(), "called:r1~1", 1)
+        started = await Store.connect(redis_url)
+        await started.queue_status()
+        await started.close()
+        callers = [field for field in map(str, await admin.hkeys(keys.epoch())) if "called:" in field]
+    assert len(callers) == 1
+    assert "r1~2" in callers[0]
+
+
 async def test_shares_hold_for_concurrent_routers(store: Store, redis_url: str) -> None:
     """None of the greedy tenant's requests slips past another router's charge."""
     other = await Store.connect(redis_url)
