@@ -325,7 +325,7 @@ def test_what_one_router_releases_another_keeps() -> None:
 
 
 def test_each_process_of_a_router_waits_under_its_own_name() -> None:
-    """What an earlier one left in the queue is granted to nobody, since nobody listens for it."""
+    """Nobody listens for what an earlier one left in the queue, so it is granted to nobody."""
     names = set()
     for incarnation in "ij":
         core = RouterCore(replace(CONFIG, router_incarnation=incarnation))
