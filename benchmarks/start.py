@@ -25,11 +25,12 @@ FIRST_S, AGAIN_S = 60.0, 15.0
 BAR = 40
 """Characters of the longest bar."""
 _PIP = ".venv/bin/python -m pip --disable-pip-version-check"
+_UV = ".venv/bin/uv pip install --python .venv/bin/python --no-deps"
 _PARTS = {
     "venv": "Setting up .venv",
-    "packages": ".venv/bin/uv pip install",
+    "packages": f"{_UV} --require-hashes",
     "torch": f'{_PIP} install "$(sed',
-    "Baton itself": f"{_PIP} install --no-deps --no-build-isolation",
+    "Baton itself": f"{_UV} --no-build-isolation",
     "rest of the native layers": f"{_PIP} check",
     "processes start": "✓ redis",
     "first token": "Up in",
