@@ -16,7 +16,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import Self, TypeVar
 
 from baton.errors import (
@@ -29,7 +28,7 @@ from baton.errors import (
     Unavailable,
 )
 from baton.parsing import EventParser, ParsedEvent
-from baton.progress import Collector, Progress
+from baton.progress import Progress, completion_of
 from baton.routers import Backoff, Routers
 from baton.types import Accepted, Completion, Event, Finished, FinishReason, Timeout
 from baton.types.deltas import Delta
@@ -101,9 +100,7 @@ class GenerationStream:
         self._entered = self._begin()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._entered is not None
         await self._entered.aclose()
 
@@ -117,11 +114,9 @@ class GenerationStream:
 
     async def collect(self) -> Completion:
         """Return the whole generation. Raises `GenerationFailed` if the fleet could not complete it."""
-        collector = Collector(self._num_choices)
         async with aclosing(self._begin()) as events:
-            async for event in events:
-                collector.add(event)
-        completion = collector.completion(self.resumes)
+            received = [event async for event in events]
+        completion = completion_of(received, self._num_choices, self.resumes)
         if any(choice.finish_reason is FinishReason.FAILED for choice in completion.choices):
             raise GenerationFailed(completion)
         return completion
