@@ -10,13 +10,12 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from baton.errors import BatonError, NotFound, Unavailable
 from baton.errors.reachability import explained
 from baton.operators.v1 import fleet_pb2
-from baton.routers import Names, Routers, resolved
+from baton.routers import Routers, resolved
 from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.stream import GenerationStream
 from baton.types import Completion, Model, OutputFormat, Quote, Sampling, Slo, Stop, Timeout
@@ -63,12 +62,6 @@ _TRANSPORTS: dict[bool | None, Callable[..., Transport]] = {
 """By `multiplex`."""
 
 
-def _connect_as(
-    transport: Callable[..., Transport], credentials: Credentials, address: str, name: str
-) -> Transport:
-    return transport(address, credentials, server_name=name)
-
-
 class AsyncClient:
     r"""Calls a fleet through any of its routers.
 
@@ -97,13 +90,17 @@ class AsyncClient:
         multiplex: bool | None = None,
         connect: Connect | None = None,
     ) -> None:
-        transport = _TRANSPORTS[multiplex]
-        self._routers = Routers(
-            [addresses] if isinstance(addresses, str) else addresses,
-            connect or partial(transport, credentials=credentials),
-            partial(explained, credentials=credentials) if connect is None else None,
-            Names(resolved, partial(_connect_as, transport, credentials)) if connect is None else None,
-        )
+        addresses = [addresses] if isinstance(addresses, str) else addresses
+        if connect is None:
+            transport, explain = _TRANSPORTS[multiplex], partial(explained, credentials=credentials)
+            self._routers = Routers(
+                addresses,
+                lambda address, name: transport(address, credentials, server_name=name),
+                explain,
+                resolved,
+            )
+        else:
+            self._routers = Routers(addresses, lambda address, _: connect(address))
         self._tenant = tenant
         self._model = model
         self._timeout = timeout or Timeout()
@@ -114,9 +111,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
