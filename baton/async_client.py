@@ -15,7 +15,7 @@ from typing import Self
 from baton.errors import BatonError, NotFound, Unavailable
 from baton.errors.reachability import explained
 from baton.operators.v1 import fleet_pb2
-from baton.routers import Routers, resolved
+from baton.routers import Backoff, Routers, resolved
 from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.stream import GenerationStream
 from baton.types import Completion, Model, OutputFormat, Quote, Sampling, Slo, Stop, Timeout
@@ -54,14 +54,6 @@ _LONGEST_UNARY_S = 30.0
 _LAST_CANCELS_S = 2.0
 
 
-_TRANSPORTS: dict[bool | None, Callable[..., Transport]] = {
-    False: GrpcTransport,
-    True: partial(MultiplexedTransport, sharing=ALWAYS),
-    None: partial(MultiplexedTransport, sharing=BEYOND_FEW),
-}
-"""By `multiplex`."""
-
-
 class AsyncClient:
     r"""Calls a fleet through any of its routers.
 
@@ -92,11 +84,12 @@ class AsyncClient:
     ) -> None:
         addresses = [addresses] if isinstance(addresses, str) else addresses
         if connect is None:
-            transport, explain = _TRANSPORTS[multiplex], partial(explained, credentials=credentials)
+            shared = partial(MultiplexedTransport, sharing=ALWAYS if multiplex else BEYOND_FEW)
+            transport: Callable[..., Transport] = GrpcTransport if multiplex is False else shared
             self._routers = Routers(
                 addresses,
                 lambda address, name: transport(address, credentials, server_name=name),
-                explain,
+                partial(explained, credentials=credentials),
                 resolved,
             )
         else:
@@ -274,7 +267,7 @@ class AsyncClient:
         With `include_steps` each has the steps that were reported to this router since the last one.
         """
         request = fleet_pb2.WatchRequest(interval_ms=round(interval_s * 1000), include_steps=include_steps)
-        backoff = self._routers.backoff(self._timeout.connect_s)
+        backoff = Backoff(self._timeout.connect_s, self._routers)
         while True:
             router = await self._routers.next()
             try:

@@ -182,10 +182,6 @@ class Routers:
             return [(place, address)]
         return [(place, each) for each in found] or [key for key in self._slots if key[0] == place]
 
-    def backoff(self, limit_s: float) -> Backoff:
-        """Return the backoff of one call, which gives up after `limit_s` of failures."""
-        return Backoff(limit_s, self)
-
     async def explained(self, error: Unavailable) -> Unavailable:
         """Return the error to raise when the call gives up because of `error`."""
         if self._explain is None:
@@ -198,7 +194,7 @@ class Routers:
 
         Raises `Unavailable` if no router responded for `limit_s`.
         """
-        backoff = self.backoff(limit_s)
+        backoff = Backoff(limit_s, self)
         while True:
             transport = await self.next()
             try:
@@ -218,7 +214,10 @@ def _host(address: str) -> str:
 
 
 class Backoff:
-    """Pauses between attempts: none until every router has failed once, then longer and longer ones."""
+    """Pauses between attempts: none until every router has failed once, then longer and longer ones.
+
+    A call gives up after `limit_s` of failures.
+    """
 
     def __init__(self, limit_s: float, routers: Routers) -> None:
         self._limit_s = limit_s

@@ -143,14 +143,15 @@ class GenerationStream:
 
     async def _sessions(self) -> AsyncGenerator[Event, None]:
         progress, clock = self._progress, _Clock(self._timeout)
-        breaks = _Breaks(self._routers.backoff(self._timeout.connect_s))
+        backoff = Backoff(self._timeout.connect_s, self._routers)
+        breaks = _Breaks(backoff)
         while True:
             router = await self._routers.next()
             try:
                 async with aclosing(self._session(router, progress, clock)) as events:
                     async for event in events:
-                        if not isinstance(event, Accepted):
-                            breaks.heard()
+                        if not isinstance(event, Accepted):  # the fleet does something
+                            backoff.reset()
                         yield event
                         if isinstance(event, Finished):
                             return
@@ -239,10 +240,6 @@ class _Breaks:
         self._backoff = backoff
         self._crashes = 0
         self._num_tokens = 0
-
-    def heard(self) -> None:
-        """Begin to wait again: the fleet does something."""
-        self._backoff.reset()
 
     async def wait_after(self, error: Unavailable | CallCrashed, address: str, num_tokens: int) -> None:
         """Wait for the next call. Raises `Unavailable` after too long, `Internal` after too many crashes."""
