@@ -10,13 +10,12 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from baton.errors import BatonError, NotFound, Unavailable
 from baton.errors.reachability import explained
 from baton.operators.v1 import fleet_pb2
-from baton.routers import Names, Routers, resolved
+from baton.routers import Backoff, Routers, resolved
 from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.stream import GenerationStream
 from baton.types import Completion, Model, OutputFormat, Quote, Sampling, Slo, Stop, Timeout
@@ -55,20 +54,6 @@ _LONGEST_UNARY_S = 30.0
 _LAST_CANCELS_S = 2.0
 
 
-_TRANSPORTS: dict[bool | None, Callable[..., Transport]] = {
-    False: GrpcTransport,
-    True: partial(MultiplexedTransport, sharing=ALWAYS),
-    None: partial(MultiplexedTransport, sharing=BEYOND_FEW),
-}
-"""By `multiplex`."""
-
-
-def _connect_as(
-    transport: Callable[..., Transport], credentials: Credentials, address: str, name: str
-) -> Transport:
-    return transport(address, credentials, server_name=name)
-
-
 class AsyncClient:
     r"""Calls a fleet through any of its routers.
 
@@ -97,13 +82,18 @@ class AsyncClient:
         multiplex: bool | None = None,
         connect: Connect | None = None,
     ) -> None:
-        transport = _TRANSPORTS[multiplex]
-        self._routers = Routers(
-            [addresses] if isinstance(addresses, str) else addresses,
-            connect or partial(transport, credentials=credentials),
-            partial(explained, credentials=credentials) if connect is None else None,
-            Names(resolved, partial(_connect_as, transport, credentials)) if connect is None else None,
-        )
+        addresses = [addresses] if isinstance(addresses, str) else addresses
+        if connect is None:
+            shared = partial(MultiplexedTransport, sharing=ALWAYS if multiplex else BEYOND_FEW)
+            transport: Callable[..., Transport] = GrpcTransport if multiplex is False else shared
+            self._routers = Routers(
+                addresses,
+                lambda address, name: transport(address, credentials, server_name=name),
+                partial(explained, credentials=credentials),
+                resolved,
+            )
+        else:
+            self._routers = Routers(addresses, lambda address, _: connect(address))
         self._tenant = tenant
         self._model = model
         self._timeout = timeout or Timeout()
@@ -114,9 +104,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -279,7 +267,7 @@ class AsyncClient:
         With `include_steps` each has the steps that were reported to this router since the last one.
         """
         request = fleet_pb2.WatchRequest(interval_ms=round(interval_s * 1000), include_steps=include_steps)
-        backoff = self._routers.backoff(self._timeout.connect_s)
+        backoff = Backoff(self._timeout.connect_s, self._routers)
         while True:
             router = await self._routers.next()
             try:

@@ -158,48 +158,40 @@ class Progress:
         return self._token_ids.setdefault(choice, array("I"))
 
 
-class Collector:
-    """Collects the events of a stream into a `Completion`."""
+def completion_of(events: Sequence[Event], num_choices: int, resumes: int) -> Completion:
+    """Return what a stream's events add up to. Raises `Internal` if the stream is incomplete."""
+    accepted, finished = _only(Accepted, events), _only(Finished, events)
+    if not accepted or not finished:
+        raise Internal("the stream ended without being accepted or finished")
+    return Completion(
+        request_id=accepted[0].request_id,
+        seed=accepted[0].seed,
+        choices=tuple(_choice(index, events) for index in range(num_choices)),
+        finished=finished[-1],
+        resumes=resumes,
+        prompt_logprobs=tuple(part for piece in _only(PromptLogprobs, events) for part in piece.logprobs),
+        tool_format=accepted[0].tool_format,
+        reasoning_format=accepted[0].reasoning_format,
+        reasoning_open=accepted[0].reasoning_open,
+        has_deltas=accepted[0].has_deltas,
+    )
 
-    def __init__(self, num_choices: int) -> None:
-        self._num_choices = num_choices
-        self._events: list[Event] = []
 
-    def add(self, event: Event) -> None:
-        self._events.append(event)
+def _only(kind: type[E], events: Sequence[Event]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
 
-    def completion(self, resumes: int) -> Completion:
-        """Return the completion. Raises `Internal` if the stream is incomplete."""
-        accepted, finished = self._only(Accepted), self._only(Finished)
-        if not accepted or not finished:
-            raise Internal("the stream ended without being accepted or finished")
-        return Completion(
-            request_id=accepted[0].request_id,
-            seed=accepted[0].seed,
-            choices=tuple(self._choice(index) for index in range(self._num_choices)),
-            finished=finished[-1],
-            resumes=resumes,
-            prompt_logprobs=tuple(part for piece in self._only(PromptLogprobs) for part in piece.logprobs),
-            tool_format=accepted[0].tool_format,
-            reasoning_format=accepted[0].reasoning_format,
-            reasoning_open=accepted[0].reasoning_open,
-            has_deltas=accepted[0].has_deltas,
-        )
 
-    def _only(self, kind: type[E]) -> list[E]:
-        return [event for event in self._events if isinstance(event, kind)]
-
-    def _choice(self, index: int) -> Choice:
-        pieces = [tokens for tokens in self._only(Tokens) if tokens.choice == index]
-        end = next((end for end in self._only(ChoiceFinished) if end.choice == index), None)
-        return Choice(
-            index=index,
-            text="".join(tokens.text for tokens in pieces),
-            token_ids=tuple(token_id for tokens in pieces for token_id in tokens.token_ids),
-            finish_reason=FinishReason.FAILED if end is None else end.reason,
-            logprobs=tuple(part for tokens in pieces for part in tokens.logprobs),
-            stop_string=None if end is None else end.stop_string,
-            stop_token_id=None if end is None else end.stop_token_id,
-            deltas=tuple(delta for tokens in pieces for delta in tokens.deltas)
-            + (() if end is None else end.deltas),
-        )
+def _choice(index: int, events: Sequence[Event]) -> Choice:
+    pieces = [tokens for tokens in _only(Tokens, events) if tokens.choice == index]
+    end = next((end for end in _only(ChoiceFinished, events) if end.choice == index), None)
+    return Choice(
+        index=index,
+        text="".join(tokens.text for tokens in pieces),
+        token_ids=tuple(token_id for tokens in pieces for token_id in tokens.token_ids),
+        finish_reason=FinishReason.FAILED if end is None else end.reason,
+        logprobs=tuple(part for tokens in pieces for part in tokens.logprobs),
+        stop_string=None if end is None else end.stop_string,
+        stop_token_id=None if end is None else end.stop_token_id,
+        deltas=tuple(delta for tokens in pieces for delta in tokens.deltas)
+        + (() if end is None else end.deltas),
+    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from baton.errors import Unavailable
-from baton.wire.transport import Connect, Transport
+from baton.wire.transport import Transport
 
 
 async def resolved(address: str) -> tuple[str, ...]:
@@ -54,6 +54,8 @@ def is_name(address: str) -> bool:
 
 
 T = TypeVar("T")
+Resolve = Callable[[str], Awaitable[Sequence[str]]]
+"""Returns the addresses behind a name, or raises `OSError`."""
 Explain = Callable[[Unavailable, str], Awaitable[Unavailable]]
 """Find out why a router cannot be reached, and return the error to raise. The text is the name that it was
 looked up by, or empty.
@@ -70,18 +72,6 @@ _LOOK_AFTER_FAILURE_S = 1.0
 _LOOK_LIMIT_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """How names of routers are looked up, and how the routers behind a name are connected to.
-
-    `resolve` returns the addresses behind one, or raises `OSError`. `connect` takes one of these, and the
-    name.
-    """
-
-    resolve: Callable[[str], Awaitable[Sequence[str]]]
-    connect: Callable[[str, str], Transport]
-
-
 @dataclass(slots=True, eq=False)
 class _Slot:
     transport: Transport
@@ -92,14 +82,17 @@ class _Slot:
 
 
 class Routers:
-    """One transport per router. Calls go to them in turn."""
+    """One transport per router. Calls go to them in turn.
+
+    `connect` takes a router's address, and the name that it was looked up by, or nothing.
+    """
 
     def __init__(
         self,
         addresses: Sequence[str],
-        connect: Connect,
+        connect: Callable[[str, str], Transport],
         explain: Explain | None = None,
-        names: Names | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         if not addresses:
             raise ValueError("addresses is empty: name at least one router as host:port")
@@ -107,19 +100,18 @@ class Routers:
             raise ValueError(f"addresses is {list(addresses)}: each must be a router's host:port")
         self._addresses = tuple(addresses)
         self._connect = connect
-        self._slots = {(place, address): _Slot(connect(address)) for place, address in enumerate(addresses)}
+        self._slots = {
+            (place, address): _Slot(connect(address, "")) for place, address in enumerate(addresses)
+        }
         """By place in `addresses`, and by router there."""
         self._turn = 0
         self._explain = explain
-        self._names = names
+        self._resolve = resolve
         self._has_many: set[int] = set()
         """Places whose name has stood for several routers."""
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = float("-inf")
         self._failed_since = False
-
-    def __len__(self) -> int:
-        return len(self._slots)
 
     @property
     def transports(self) -> tuple[Transport, ...]:
@@ -150,40 +142,38 @@ class Routers:
 
     async def look(self) -> None:
         """Look names up if it is time to, in the background where there are routers to call meanwhile."""
-        if self._names is None:
+        if self._resolve is None:
             return
         now = time.monotonic()
         is_first = self._looked_at == float("-inf")
         wait_s = _LOOK_AFTER_FAILURE_S if self._failed_since else _LOOK_S
         if self._looking is None and now - self._looked_at > wait_s:
             self._looked_at, self._failed_since = now, False
-            self._looking = asyncio.create_task(self._look(self._names), name="look up routers")
+            self._looking = asyncio.create_task(self._look(self._resolve), name="look up routers")
         looking = self._looking
         if looking is not None and (is_first or all(slot.has_failed(now) for slot in self._slots.values())):
             await asyncio.wait((looking,), timeout=_LOOK_LIMIT_S)
 
-    async def _look(self, names: Names) -> None:
+    async def _look(self, resolve: Resolve) -> None:
         try:
             found = [
                 key
                 for place, address in enumerate(self._addresses)
-                for key in await self._routers_at(place, address, names)
+                for key in await self._routers_at(place, address, resolve)
             ]
             # Transports that are left out end with their last call, which holds them.
-            self._slots = {key: self._slots.get(key) or _Slot(self._connected(key, names)) for key in found}
+            self._slots = {key: self._slots.get(key) or _Slot(self._connected(*key)) for key in found}
         finally:
             self._looking = None
 
-    def _connected(self, key: tuple[int, str], names: Names) -> Transport:
-        place, address = key
-        if address == self._addresses[place]:
-            return self._connect(address)
-        return names.connect(address, _host(self._addresses[place]))
+    def _connected(self, place: int, address: str) -> Transport:
+        named = self._addresses[place]
+        return self._connect(address, "" if address == named else _host(named))
 
-    async def _routers_at(self, place: int, address: str, names: Names) -> list[tuple[int, str]]:
+    async def _routers_at(self, place: int, address: str, resolve: Resolve) -> list[tuple[int, str]]:
         """Return the routers at a place: the address itself unless its name stands for several routers."""
         try:
-            found = await names.resolve(address)
+            found = await resolve(address)
         except (OSError, ValueError, OverflowError):  # routers that are known may serve on
             found = ()
         if len(found) > 1:
@@ -191,10 +181,6 @@ class Routers:
         if place not in self._has_many:
             return [(place, address)]
         return [(place, each) for each in found] or [key for key in self._slots if key[0] == place]
-
-    def backoff(self, limit_s: float) -> Backoff:
-        """Return the backoff of one call, which gives up after `limit_s` of failures."""
-        return Backoff(limit_s, lambda: len(self), self.explained)
 
     async def explained(self, error: Unavailable) -> Unavailable:
         """Return the error to raise when the call gives up because of `error`."""
@@ -208,7 +194,7 @@ class Routers:
 
         Raises `Unavailable` if no router responded for `limit_s`.
         """
-        backoff = self.backoff(limit_s)
+        backoff = Backoff(limit_s, self)
         while True:
             transport = await self.next()
             try:
@@ -228,17 +214,14 @@ def _host(address: str) -> str:
 
 
 class Backoff:
-    """Pauses between attempts: none until every router has failed once, then longer and longer ones."""
+    """Pauses between attempts: none until every router has failed once, then longer and longer ones.
 
-    def __init__(
-        self,
-        limit_s: float,
-        num_routers: Callable[[], int],
-        explain: Callable[[Unavailable], Awaitable[Unavailable]],
-    ) -> None:
+    A call gives up after `limit_s` of failures.
+    """
+
+    def __init__(self, limit_s: float, routers: Routers) -> None:
         self._limit_s = limit_s
-        self._num_routers = num_routers
-        self._explain = explain
+        self._routers = routers
         self._failures = 0
         self._failing_since: float | None = None
 
@@ -254,11 +237,11 @@ class Backoff:
             self._failing_since = now
         left_s = self._failing_since + self._limit_s - now
         self._failures += 1
-        rounds, within = divmod(self._failures, self._num_routers())
+        rounds, within = divmod(self._failures, len(self._routers.transports))
         pause_s = least_s
         if not within:
             if left_s <= 0:
-                raise await self._explain(error)
+                raise await self._routers.explained(error)
             longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(rounds - 1, 10))
             pause_s = max(least_s, min(left_s, longest_s * random.uniform(0.5, 1.0)))
         if pause_s:

@@ -16,7 +16,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import Self, TypeVar
 
 from baton.errors import (
@@ -29,7 +28,7 @@ from baton.errors import (
     Unavailable,
 )
 from baton.parsing import EventParser, ParsedEvent
-from baton.progress import Collector, Progress
+from baton.progress import Progress, completion_of
 from baton.routers import Backoff, Routers
 from baton.types import Accepted, Completion, Event, Finished, FinishReason, Timeout
 from baton.types.deltas import Delta
@@ -101,9 +100,7 @@ class GenerationStream:
         self._entered = self._begin()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._entered is not None
         await self._entered.aclose()
 
@@ -117,11 +114,9 @@ class GenerationStream:
 
     async def collect(self) -> Completion:
         """Return the whole generation. Raises `GenerationFailed` if the fleet could not complete it."""
-        collector = Collector(self._num_choices)
         async with aclosing(self._begin()) as events:
-            async for event in events:
-                collector.add(event)
-        completion = collector.completion(self.resumes)
+            received = [event async for event in events]
+        completion = completion_of(received, self._num_choices, self.resumes)
         if any(choice.finish_reason is FinishReason.FAILED for choice in completion.choices):
             raise GenerationFailed(completion)
         return completion
@@ -148,14 +143,15 @@ class GenerationStream:
 
     async def _sessions(self) -> AsyncGenerator[Event, None]:
         progress, clock = self._progress, _Clock(self._timeout)
-        breaks = _Breaks(self._routers.backoff(self._timeout.connect_s))
+        backoff = Backoff(self._timeout.connect_s, self._routers)
+        breaks = _Breaks(backoff)
         while True:
             router = await self._routers.next()
             try:
                 async with aclosing(self._session(router, progress, clock)) as events:
                     async for event in events:
-                        if not isinstance(event, Accepted):
-                            breaks.heard()
+                        if not isinstance(event, Accepted):  # the fleet does something
+                            backoff.reset()
                         yield event
                         if isinstance(event, Finished):
                             return
@@ -244,10 +240,6 @@ class _Breaks:
         self._backoff = backoff
         self._crashes = 0
         self._num_tokens = 0
-
-    def heard(self) -> None:
-        """Begin to wait again: the fleet does something."""
-        self._backoff.reset()
 
     async def wait_after(self, error: Unavailable | CallCrashed, address: str, num_tokens: int) -> None:
         """Wait for the next call. Raises `Unavailable` after too long, `Internal` after too many crashes."""

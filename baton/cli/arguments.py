@@ -17,7 +17,6 @@ from baton.cli.values import address, count, decimal, named_json, seconds, unsig
 from baton.fleet.checkout import find_checkout
 from baton.fleet.hub_names import ACCEPTED, hub_name, is_model, model_path
 from baton.fleet.spec import CHOICES, FleetSpec
-from baton.security.credentials import Credentials
 from baton.types import SloClass
 from baton.wire.fields import names_of
 
@@ -286,10 +285,6 @@ def parser() -> argparse.ArgumentParser:
     for name, summary in SUMMARIES.items():
         commands.add_parser(name, help=summary, add_help=False)
     return root
-
-
-def credentials_of(args: argparse.Namespace) -> Credentials:
-    return Credentials(args.ca, args.cert, args.key, args.api_key_file)
 
 
 def specs_of(args: argparse.Namespace) -> list[FleetSpec]:

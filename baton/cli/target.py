@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from baton.async_client import DEFAULT_ADDRESS, AsyncClient
-from baton.cli.arguments import credentials_of
 from baton.client import Client
 from baton.fleet.checkout import find_checkout
 from baton.fleet.processes.errors import CheckoutNotFound, NoFleetRunning
@@ -57,7 +56,7 @@ def target_of(args: argparse.Namespace) -> Target:
 def targets_of(args: argparse.Namespace, *, only_newest: bool = False) -> list[Target]:
     """Return all fleets that `target_of` chooses from, newest first, and name them on stderr."""
     addresses = [args.address] if isinstance(args.address, str) else args.address
-    named = credentials_of(args)
+    named = Credentials(args.ca, args.cert, args.key, args.api_key_file)
     if addresses or named != UNENCRYPTED:
         if args.run_dir is not None:
             raise ValueError(

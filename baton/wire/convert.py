@@ -41,7 +41,7 @@ from baton.types import (
     Usage,
     Verdict,
 )
-from baton.types.chat import Chat, ChatMessage, NamedTool, Prompt, Tool, ToolChoice, ToolMode
+from baton.types.chat import Chat, ChatMessage, NamedTool, Prompt, ToolChoice, ToolMode
 from baton.types.deltas import (
     ContentDelta,
     Delta,
@@ -98,25 +98,12 @@ def _put_messages(chat: inference_pb2.ChatInput, given: Sequence[Any]) -> None:
         content: Any = message.content
         parts = content if isinstance(content, Sequence) and not isinstance(content, str) else None
         target = chat.messages.add()
-        put(
-            target,
-            where,
-            role=message.role,
-            content=content if parts is None else None,
-            tool_call_id=message.tool_call_id,
-            name=message.name,
-            reasoning=message.reasoning,
-        )
-        for place, text in enumerate(parts or ()):
-            put(target.parts.add(), f"{where}parts[{place}].", text=text)
+        text = content if parts is None else None
+        put_all(target, where, message, content=text, parts=None, tool_calls=None)
+        for place, part in enumerate(parts or ()):
+            put(target.parts.add(), f"{where}parts[{place}].", text=part)
         for place, call in enumerate(message.tool_calls):
-            put(
-                target.tool_calls.add(),
-                f"{where}tool_calls[{place}].",
-                id=call.id,
-                name=call.name,
-                arguments=call.arguments,
-            )
+            put_all(target.tool_calls.add(), f"{where}tool_calls[{place}].", call)
 
 
 def _put_options(chat: inference_pb2.ChatInput, given: Chat) -> None:
@@ -128,7 +115,8 @@ def _put_options(chat: inference_pb2.ChatInput, given: Chat) -> None:
         parallel_tool_calls=given.parallel_tool_calls,
     )
     for index, tool in enumerate(given.tools):
-        _put_tool(chat.tools.add(), f"chat.tools[{index}].", tool)
+        where = f"chat.tools[{index}]."
+        put_all(chat.tools.add(), where, tool, parameters=json_of(f"{where}parameters", tool.parameters))
     _put_tool_choice(chat.tool_choice, given.tool_choice)
     try:
         if _depth(given.template_arguments) > _MAX_DEPTH:
@@ -154,17 +142,6 @@ def _is_held(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_held, value))
     return not isinstance(value, int) or abs(value) <= _MAX_WHOLE
-
-
-def _put_tool(target: inference_pb2.Tool, where: str, tool: Tool) -> None:
-    put(
-        target,
-        where,
-        name=tool.name,
-        description=tool.description,
-        parameters=json_of(f"{where}parameters", tool.parameters),
-        strict=tool.strict,
-    )
 
 
 def _put_tool_choice(target: inference_pb2.ToolChoice, given: ToolChoice | None) -> None:

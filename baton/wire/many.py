@@ -177,12 +177,7 @@ class MultiplexedTransport(GrpcTransport):
         )
 
     def _opened(self) -> _SharedCall:
-        start = self._channel.stream_stream(
-            GENERATE_MANY.path,
-            request_serializer=GENERATE_MANY.request.SerializeToString,
-            response_deserializer=GENERATE_MANY.response.FromString,
-        )
-        call = _SharedCall(start, self._address)
+        call = _SharedCall(self._channel.stream_stream(*GENERATE_MANY.coded), self._address)
         self._calls.append(call)
         call.reading.add_done_callback(partial(self._ended, call))
         return call

@@ -15,17 +15,11 @@ Heard: TypeAlias = "inference_pb2.GenerateResponse | status_pb2.Status"
 """An event of a generation, or the status that ends it in place of its `Finished`."""
 
 
-def events_in(response: inference_pb2.GenerateManyResponse) -> Iterator[tuple[int, Heard]]:
-    """Yield a message's events with the ids of their generations, in order.
+def parts_of(response: inference_pb2.GenerateManyResponse) -> Iterator[tuple[int, Heard | Row]]:
+    """Yield a message's events and rows with the ids of their generations, in order.
 
     Raises `ValueError` if the columns of its tokens do not fit each other.
     """
-    for generation_id, part in parts_of(response):
-        yield generation_id, event_of(part) if isinstance(part, Row) else part
-
-
-def parts_of(response: inference_pb2.GenerateManyResponse) -> Iterator[tuple[int, Heard | Row]]:
-    """Yield the events and the rows of a message. Raises `ValueError` as `events_in` does."""
     rows = _rows_in(response.tokens)
     taken = 0
     for event in response.events:

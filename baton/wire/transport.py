@@ -41,6 +41,11 @@ class Method(Generic[Request, Response]):
     request: type[Request]
     response: type[Response]
 
+    @property
+    def coded(self) -> tuple[str, Callable[[Request], bytes], Callable[[bytes], Response]]:
+        """What a channel makes calls of it by."""
+        return self.path, self.request.SerializeToString, self.response.FromString
+
 
 def _inference(name: str, request: type[Request], response: type[Response]) -> Method[Request, Response]:
     return Method(f"/baton.v1.InferenceService/{name}", request, response)
@@ -126,11 +131,7 @@ class GrpcTransport:
     async def unary(
         self, method: Method[Request, Response], request: Request, timeout_s: float | None
     ) -> Response:
-        call = self._channel.unary_unary(
-            method.path,
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=method.response.FromString,
-        )
+        call = self._channel.unary_unary(*method.coded)
         try:
             return await call(request, timeout=timeout_s, metadata=self._credentials.metadata())
         except grpc.aio.AioRpcError as error:
@@ -139,11 +140,7 @@ class GrpcTransport:
     async def stream(
         self, method: Method[Request, Response], request: Request, take: TakeRow | None = None
     ) -> AsyncGenerator[Response, None]:
-        start = self._channel.unary_stream(
-            method.path,
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=method.response.FromString,
-        )
+        start = self._channel.unary_stream(*method.coded)
         call = start(request, metadata=self._credentials.metadata())
         try:
             async for response in call:

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from baton.cli.views.demo_view import COMPLETIONS
+from baton.cli.commands.demo import COMPLETIONS
 from benchmarks.costs.turns import compare
 from benchmarks.flags import count
 from benchmarks.report import report

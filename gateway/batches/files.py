@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import time
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
+
+from pydantic import BaseModel, Json
 
 from gateway.serving.errors import ApiError, Problem, invalid, no_such, unavailable
 from runtime.state import keys
@@ -38,9 +39,8 @@ class StoreLimits:
     file_ttl_s: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file. `urls` has the first line of each endpoint that its requests name, `models` their models."""
+class StoredFile(BaseModel, frozen=True):
+    """A file, read from its hash. `urls` has the first line of each endpoint that its requests name."""
 
     id: str
     filename: str
@@ -48,22 +48,13 @@ class StoredFile:
     bytes: int
     created_at: int
     expires_at: int
-    num_lines: int
-    urls: Mapping[str, int]
-    models: Sequence[str]
+    lines: int = 0
+    urls: Json[dict[str, int]] = {}
+    models: Json[list[str]] = [""]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "object": "file",
-            "bytes": self.bytes,
-            "created_at": self.created_at,
-            "expires_at": self.expires_at,
-            "filename": self.filename,
-            "purpose": self.purpose,
-            "status": "processed",
-            "status_details": None,
-        }
+        shown = self.model_dump(exclude={"lines", "urls", "models"})
+        return shown | {"object": "file", "status": "processed", "status_details": None}
 
 
 def new_id(prefix: str) -> str:
@@ -154,7 +145,7 @@ class FileStore:
         fields = await hash_at(self.redis, file_key(file_id))
         if not fields.get("is_ready") or fields["tenant"] != tenant:
             raise no_such("file", file_id, field)
-        return _file_of(file_id, fields)
+        return StoredFile.model_validate({"id": file_id, **fields})
 
     async def page(
         self, tenant: str, purpose: str, after: str, limit: int, *, newest_first: bool
@@ -162,7 +153,7 @@ class FileStore:
         """Return a page of a tenant's files, and whether more follow."""
         index = lists_of(tenant, purpose)[0]
         rows, has_more = await page_of(self.redis, index, file_key, after, limit, newest_first=newest_first)
-        return [_file_of(file_id, row) for file_id, row in rows.items()], has_more
+        return list(map(StoredFile.model_validate, rows)), has_more
 
     async def content(self, file_id: str) -> AsyncGenerator[bytes, None]:
         """Yield the content in pieces of whole lines."""
@@ -211,8 +202,8 @@ async def page_of(
     limit: int,
     *,
     newest_first: bool = True,
-) -> tuple[dict[str, dict[str, str]], bool]:
-    """Return the hashes of up to `limit` ids of an index after the one given, and whether more follow."""
+) -> tuple[list[dict[str, str]], bool]:
+    """Return up to `limit` hashes after an id of an index, with their ids, and whether more follow."""
     limit = min(limit, MAX_PAGE)
     with redis.client() as client:
         if newest_first:
@@ -224,7 +215,8 @@ async def page_of(
             for name in ids:
                 pipeline.hgetall(key_of(name))
             rows = await pipeline.execute()
-    return {name: _texts(row) for name, row in zip(ids, rows, strict=True) if row}, len(found) > limit
+    kept = [{"id": name, **_texts(row)} for name, row in zip(ids, rows, strict=True) if row]
+    return kept, len(found) > limit
 
 
 def flat(fields: Mapping[str, str | int]) -> Iterable[str | int]:
@@ -242,17 +234,3 @@ def _check_kept(code: int) -> None:
         raise ApiError(Problem(408, "timeout_error", "the upload took too long", code="timeout"))
     if code < 0:
         raise unavailable("Redis, which keeps the files, has lost a part of the upload; send the file again")
-
-
-def _file_of(file_id: str, text: Mapping[str, str]) -> StoredFile:
-    return StoredFile(
-        file_id,
-        text["filename"],
-        text["purpose"],
-        int(text["bytes"]),
-        int(text["created_at"]),
-        int(text["expires_at"]),
-        int(text.get("lines", 0)),
-        json.loads(text.get("urls", "{}")),
-        json.loads(text.get("models", '[""]')),
-    )

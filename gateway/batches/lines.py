@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from baton.errors import NotFound
 from baton.types import Model
@@ -18,7 +18,7 @@ from gateway.responses.convert import check as check_response
 from gateway.responses.convert import generation_of as response_generation
 from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
-from gateway.serving.bodies import explained, leave_out_unknown, lying_in, refuse_excess
+from gateway.serving.bodies import lying_in, parsed, read_part
 from gateway.serving.errors import ApiError, invalid
 from gateway.serving.slo import Strict
 
@@ -27,27 +27,12 @@ MAX_LINES = 50_000
 
 
 class _Line(Strict):
+    """A line, whose url says of which kind its body is."""
+
     custom_id: str = Field(min_length=1, max_length=512)
     method: Literal["POST"]
-
-
-class ChatLine(_Line):
-    url: Literal["/v1/chat/completions"]
-    body: ChatBody
-
-
-class CompletionLine(_Line):
-    url: Literal["/v1/completions"]
-    body: CompletionBody
-
-
-class ResponseLine(_Line):
-    url: Literal["/v1/responses"]
-    body: ResponsesBody
-
-
-AnyLine = ChatLine | CompletionLine | ResponseLine
-_LINE: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator="url")])
+    url: str
+    body: dict[str, Any]
 
 
 def _check_response(body: ResponsesBody, model: Model) -> None:
@@ -58,12 +43,16 @@ def _check_response(body: ResponsesBody, model: Model) -> None:
     response_generation(body, known, 0, {}, "", model.max_context_tokens)
 
 
-_CHECKS: dict[str, Callable[[Any, Model], object]] = {
-    "/v1/chat/completions": lambda body, model: chat_generation(body, {}, model.max_context_tokens),
-    "/v1/completions": lambda body, _: completion_generations(body, {}),
-    "/v1/responses": _check_response,
+_KINDS: dict[str, tuple[type[SamplingFields], Callable[[Any, Model], object]]] = {
+    "/v1/chat/completions": (
+        ChatBody,
+        lambda body, model: chat_generation(body, {}, model.max_context_tokens),
+    ),
+    "/v1/completions": (CompletionBody, lambda body, _: completion_generations(body, {})),
+    "/v1/responses": (ResponsesBody, _check_response),
 }
-URLS = tuple(_CHECKS)
+"""By endpoint, the kind of its bodies, and what else is checked of one."""
+URLS = tuple(_KINDS)
 """The endpoints that a batch may call."""
 
 
@@ -98,21 +87,20 @@ class LineChecker:
         if len(data) > self.max_line_bytes:
             message = f"the line has {len(data)} bytes or more; accepted: at most {self.max_line_bytes}"
             raise invalid("", message, code="too_large")
-        refuse_excess(data)
-        try:
-            line = _LINE.validate_json(data)
-        except ValidationError as error:
-            raise _line_error(error) from None
-        leave_out_unknown(line)
+        line = parsed(_Line, data)
+        if line.url not in _KINDS:
+            raise invalid("url", f"url is {shown(line.url)}; accepted: {', '.join(URLS)}", code="invalid_url")
+        kind, check = _KINDS[line.url]
+        body = read_part(kind, line.body, "body")
         digest = hashlib.blake2b(line.custom_id.encode(), digest_size=16).digest()
         if digest in self._custom_ids:
             message = f"custom_id is {shown(line.custom_id)} again; accepted: a different one on each line"
             raise invalid("custom_id", message, code="duplicate_custom_id")
         self._custom_ids.add(digest)
-        self._check_body(line.body, line.url)
+        self._check_body(body, check)
         self.urls.setdefault(line.url, self.num_lines)
 
-    def _check_body(self, body: SamplingFields, url: str) -> None:
+    def _check_body(self, body: SamplingFields, check: Callable[[Any, Model], object]) -> None:
         if body.stream:
             raise invalid("body.stream", "body.stream is true; accepted: false, in a batch")
         if body.slo is not None:
@@ -124,23 +112,7 @@ class LineChecker:
         self.models.add(body.model)
         try:
             with lying_in("body"):
-                _CHECKS[url](body, facts)
+                check(body, facts)
         except ApiError as error:
             found = error.problem
             raise invalid(f"body.{found.param}", f"body.{found.message}", code=found.code) from None
-
-
-def _line_error(error: ValidationError) -> ApiError:
-    """Return the error of the first wrong field. Only the url says which fields a line has."""
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "union_tag_invalid":
-        url = first["ctx"]["tag"]
-        return invalid("url", f"url is {shown(url)}; accepted: {', '.join(URLS)}", code="invalid_url")
-    if first["type"] == "union_tag_not_found":
-        return invalid("url", "url is missing")
-    problem = explained(error).problem
-    for url in URLS:  # pydantic puts the union's member before the path
-        if problem.param.startswith(f"{url}."):
-            param = problem.param.removeprefix(f"{url}.")
-            return invalid(param, problem.message.replace(problem.param, param, 1), code=problem.code)
-    return ApiError(problem)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any
 
+from pydantic import BaseModel, Json
+
 from gateway.batches.files import (
     EXPIRIES,
     STORED,
@@ -62,17 +64,17 @@ class Ended(IntEnum):
     LINES_MISSING = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch. `about` has what its creator said: endpoint, input_file_id, completion_window, metadata.
+class Batch(BaseModel, frozen=True):
+    """A batch, read from its hash.
 
+    `about` has what its creator said: endpoint, input_file_id, completion_window, metadata.
     `results` and `errors` are the ids of the files for them, which exist once a line has been recorded.
     """
 
     id: str
     tenant: str
     status: Status
-    about: Mapping[str, Any]
+    about: Json[dict[str, Any]]
     results: str
     errors: str
     output_ttl_s: int
@@ -154,7 +156,7 @@ class BatchStore:
         fields: dict[str, str | int] = {
             "tenant": tenant,
             "about": json.dumps(about),
-            "total": file.num_lines,
+            "total": file.lines,
             "results": new_id("file-"),
             "errors": new_id("file-"),
             "output_ttl_s": output_ttl_s,
@@ -180,12 +182,12 @@ class BatchStore:
 
     async def _read(self, batch_id: str) -> Batch | None:
         fields = await hash_at(self._redis, batch_key(batch_id))
-        return _batch_of(batch_id, fields) if fields else None
+        return _batch_of({"id": batch_id, **fields}) if fields else None
 
     async def page(self, tenant: str, after: str, limit: int) -> tuple[list[Batch], bool]:
         """Return a page of a tenant's batches, newest first, and whether more follow."""
         rows, has_more = await page_of(self._redis, index_of(tenant), batch_key, after, limit)
-        return [_batch_of(batch_id, row) for batch_id, row in rows.items()], has_more
+        return list(map(_batch_of, rows)), has_more
 
     async def cancel(self, batch_id: str) -> bool:
         """Ask for a batch's end. Return False if it has ended or is being ended."""
@@ -288,17 +290,5 @@ class BatchStore:
             await redis.zrem(EXPIRIES, batch_id)
 
 
-def _batch_of(batch_id: str, fields: Mapping[str, str]) -> Batch:
-    return Batch(
-        batch_id,
-        fields["tenant"],
-        Status(fields["status"]),
-        json.loads(fields["about"]),
-        fields["results"],
-        fields["errors"],
-        int(fields["output_ttl_s"]),
-        int(fields["total"]),
-        int(fields["completed"]),
-        int(fields["failed"]),
-        fields,
-    )
+def _batch_of(fields: Mapping[str, str]) -> Batch:
+    return Batch.model_validate({**fields, "fields": fields})

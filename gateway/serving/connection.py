@@ -104,7 +104,8 @@ class Connection(HttpToolsProtocol):
         self._closing_since: float | None = None
         self._num_heads = self._num_unread = self._num_body = self._parts = 0
         self._in_head = True
-        self._is_leaving = False
+        self.is_leaving = False
+        """Whether the gateway leaves, and this connection ends with the response that is written."""
         self._checking = self.loop.call_later(_CHECK_S, self._check)
         self.url = b""
         if not self._pool.enter(self, self._peer):
@@ -181,14 +182,6 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self.scope["state"]["connection"] = self
 
-    def abort(self) -> None:
-        self.transport.abort()
-
-    @property
-    def is_leaving(self) -> bool:
-        """Whether the gateway leaves, and this connection ends with the response that is written."""
-        return self._is_leaving
-
     @property
     def is_free(self) -> bool:
         """Whether the response that is written can go on at once, by `write_now`."""
@@ -216,7 +209,7 @@ class Connection(HttpToolsProtocol):
             super().on_headers_complete()
             self._in_head = False
             self._parts += 1
-            if self._is_leaving:
+            if self.is_leaving:
                 self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -234,11 +227,11 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self._is_idle:
             self._pool.idle(self)
-            if self._is_leaving:
+            if self.is_leaving:
                 self._leave()
 
     def timeout_keep_alive_handler(self) -> None:
-        if self._is_leaving:
+        if self.is_leaving:
             self.transport.close()
         else:
             self._close()
@@ -249,7 +242,7 @@ class Connection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Leave: respond to what has been sent, and to what is on its way."""
-        self._is_leaving = True
+        self.is_leaving = True
         if not self._is_idle:
             if not self.cycle.response_started:
                 self.cycle.keep_alive = False

@@ -158,7 +158,7 @@ class EventStream(Response):
         due_at = self._written_at + (KEEP_ALIVE_S if is_free else MAX_WRITE_S)
         if now >= due_at:
             if not is_free:
-                self._connection.abort()
+                self._connection.transport.abort()
                 return
             self.write_now(KEEP_ALIVE)
             due_at = now + KEEP_ALIVE_S

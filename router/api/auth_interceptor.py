@@ -32,24 +32,24 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
-        method = handler_call_details.method
-        if method == MANY and not _has_credential(handler_call_details):
-            return await continuation(handler_call_details)
-        if not method.startswith(OPEN):
-            if method.startswith(OPERATORS) and not _has_credential(handler_call_details):
-                handler = await continuation(handler_call_details)
-                return None if handler is None else checked_handler(handler, self._check_certificate)
-            try:
-                principal = self._auth.authenticate(handler_call_details.invocation_metadata or ())
-                if method.startswith(OPERATORS) and not principal.operator:
-                    raise NotAllowed(
-                        Reason.OPERATORS_ONLY, "watching, draining and scaling the fleet is for operators"
-                    )
-            except RouterError as error:
-                self._refused(error)
-                return _refusing(error, await continuation(handler_call_details))
-            set_caller(principal)
-        return await continuation(handler_call_details)
+        method, metadata = handler_call_details.method, handler_call_details.invocation_metadata or ()
+        handler = await continuation(handler_call_details)
+        has_credential = any(name == "authorization" for name, _ in metadata)
+        if handler is None or method.startswith(OPEN) or (method == MANY and not has_credential):
+            return handler
+        if method.startswith(OPERATORS) and not has_credential:
+            return checked_handler(handler, self._check_certificate)
+        try:
+            principal = self._auth.authenticate(metadata)
+            if method.startswith(OPERATORS) and not principal.operator:
+                raise NotAllowed(
+                    Reason.OPERATORS_ONLY, "watching, draining and scaling the fleet is for operators"
+                )
+        except RouterError as error:
+            self._refused(error)
+            return _refusing(error, handler)
+        set_caller(principal)
+        return handler
 
     async def _check_certificate(self, context: Context) -> None:
         if CertificateRole.OPERATOR in roles_of(context.auth_context()):
@@ -63,16 +63,10 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
         await abort_with(context, error)
 
 
-def _has_credential(call: grpc.HandlerCallDetails) -> bool:
-    return any(name == "authorization" for name, _ in call.invocation_metadata or ())
-
-
-def _refusing(error: RouterError, handler: Handler | None) -> Handler | None:
+def _refusing(error: RouterError, handler: Handler) -> Handler:
     """Return a handler of the called method's kind that ends the call with `error`."""
 
     async def refuse(_request: object, context: Context) -> None:
         await abort_with(context, error)
 
-    if handler is None:
-        return None
     return wrapped_handler(handler, lambda _: refuse, parse=bytes)  # the request stays unread

@@ -25,7 +25,6 @@ from model_output.formats import (
 from router.core.model.actions import (
     FinalError,
     Outcome,
-    Promise,
     TellAccepted,
     TellChoiceFinished,
     TellFinished,
@@ -138,7 +137,7 @@ def _event_to_pb(  # noqa: PLR0911 -- a table of events
     event = inference_pb2.GenerationEvent
     match item:
         case TellAccepted():
-            promise = promise_to_pb(item.promise)
+            promise = to_pb(inference_pb2.LatencyPromise, item.promise)
             formats = formats_to_pb(reader.reading) | {"has_deltas": reader.has_deltas}
             return event(accepted=to_pb(inference_pb2.Accepted, item, promise=promise, **formats))
         case TellPromptLogprobs():
@@ -154,11 +153,6 @@ def _event_to_pb(  # noqa: PLR0911 -- a table of events
             return event(leaving=inference_pb2.Leaving())
         case TellRetrying():
             return event(retrying=to_pb(inference_pb2.Retrying, item))
-
-
-def promise_to_pb(promise: Promise) -> inference_pb2.LatencyPromise:
-    """Return the promise; an SLO that was not stated stays unset."""
-    return to_pb(inference_pb2.LatencyPromise, promise)
 
 
 def formats_to_pb(reading: Reading) -> dict[str, Any]:
@@ -263,7 +257,7 @@ def finished_to_pb(
     marks = outcome.marks
     return inference_pb2.Finished(
         usage=to_pb(inference_pb2.Usage, outcome),
-        promise=promise_to_pb(outcome.promise),
+        promise=to_pb(inference_pb2.LatencyPromise, outcome.promise),
         delivery=_delivery(outcome, first_written_at, written_at),
         split=inference_pb2.TimeSplit(
             queue_ms=_ms(marks.received_at, marks.dispatched_at),
@@ -316,7 +310,7 @@ def quote_to_pb(quoted: TellQuoted) -> inference_pb2.QuoteResponse:
     """Return the promise that a request would get."""
     response = inference_pb2.QuoteResponse(
         verdict=cast("inference_pb2.Verdict", int(quoted.verdict)),
-        promise=promise_to_pb(quoted.promise),
+        promise=to_pb(inference_pb2.LatencyPromise, quoted.promise),
         prompt_tokens=quoted.prompt_tokens,
     )
     if quoted.refused is not None:

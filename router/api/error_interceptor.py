@@ -85,16 +85,16 @@ def _user_of(request: object) -> str:
     return str(getattr(getattr(request, "request", request), "user", ""))
 
 
-def path_prefix(request: object, field: str) -> str:
-    """Return the prefix that makes `field` a path in `request`: `request.`, or nothing."""
-    if not isinstance(request, Message):
+def path_prefix(request: object, error: RouterError) -> str:
+    """Return the prefix that makes an error's fields paths in `request`: `request.`, or nothing."""
+    if not isinstance(request, Message) or not error.fields:
         return ""
     fields = request.DESCRIPTOR.fields_by_name
-    root = re.split(r"[.\[]", field, maxsplit=1)[0]
+    root = re.split(r"[.\[]", error.fields[0], maxsplit=1)[0]
     return "request." if root not in fields and "request" in fields else ""
 
 
 async def abort_with(context: Context, error: RouterError, request: object = None) -> NoReturn:
     """End the call with the status of an error."""
-    status = status_of(error, path_prefix(request, error.fields[0]) if error.fields else "")
+    status = status_of(error, path_prefix(request, error))
     await context.abort(status.code, status.details, trailing_metadata=status.trailing_metadata)

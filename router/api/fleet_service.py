@@ -21,7 +21,7 @@ from router.links.step_log import NotedStep
 from runtime.rpc.convert import cost_to_pb, to_pb
 from runtime.rpc.handlers import Context
 from runtime.state.errors import StoreUnavailable
-from runtime.state.records import LoraRecord, Starting
+from runtime.state.records import LoraRecord
 from runtime.version import VERSION
 from scheduling.memory.tiers import Tier
 from scheduling.request import SloClass
@@ -96,23 +96,21 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 waiting_batch=waiting.requests_of(SloClass.BATCH),
             ),
             workers=[_worker_to_pb(worker, self._shell.discovery) for worker in state.fleet.workers.values()],
-            starting=[_starting_to_pb(worker) for worker in starting],
+            starting=[
+                to_pb(
+                    fleet_pb2.StartingWorker,
+                    each.record,
+                    role=role_to_pb(each.record.role),
+                    silent_s=each.silent_s,
+                )
+                for each in starting
+            ],
             counters=to_pb(fleet_pb2.Counters, state.counters),
-            steps=[self._step_to_pb(step) for step in steps],
+            steps=[
+                to_pb(fleet_pb2.WorkerStep, step, reported_at_s=step.noted_at - self._started_at)
+                for step in steps
+            ],
         )
-
-    def _step_to_pb(self, step: NotedStep) -> fleet_pb2.WorkerStep:
-        return to_pb(fleet_pb2.WorkerStep, step, reported_at_s=step.noted_at - self._started_at)
-
-
-def _starting_to_pb(starting: Starting) -> fleet_pb2.StartingWorker:
-    record = starting.record
-    return to_pb(
-        fleet_pb2.StartingWorker,
-        record,
-        role=role_to_pb(record.role),
-        silent_s=starting.silent_s,
-    )
 
 
 def _worker_to_pb(worker: Worker, discovery: Discovery) -> fleet_pb2.WorkerStatus:

@@ -170,7 +170,7 @@ class ManyCall:
                     del self._by_stream[stream]
                     stream.drop()
         except RouterError as error:
-            prefix = path_prefix(resume or message, error.fields[0]) if error.fields else ""
+            prefix = path_prefix(resume or message, error)
             self._end(generation.id, status_to_pb(error, prefix).SerializeToString())
         except Exception as error:  # noqa: BLE001 -- the caller learns of every failure
             structlog.get_logger().exception("call_failed", method="GenerateMany", user=message.user)
@@ -234,32 +234,22 @@ class ManyCall:
         return rows
 
     def _move(self, stream: ClientStream, generation: _Generation, rows: Rows) -> None:
-        """Move what waits in a stream to the message."""
+        """Move what waits in a stream to the message. What cannot be told ends its own generation alone."""
         assert generation.reader is not None, "an open stream has one"
         try:
-            items = stream.take_now()
-        except RouterError as error:
-            generation.ended.set_exception(error)
-            return
-        now = self._now()
-        for item in items:
-            if isinstance(item, TellFinished):
-                try:
+            now = self._now()
+            for item in stream.take_now():
+                if isinstance(item, TellFinished):
                     check_end(item)
-                except RouterError as error:
-                    generation.ended.set_exception(error)
-                    return
-            if generation.first_written_at is None and isinstance(item, TokenBatch):
-                generation.first_written_at = now
-                if not generation.reader.has_deltas:
-                    stream.row_id = generation.id
-            try:
+                if generation.first_written_at is None and isinstance(item, TokenBatch):
+                    generation.first_written_at = now
+                    if not generation.reader.has_deltas:
+                        stream.row_id = generation.id
                 rows.add(generation.id, item, generation.reader, generation.first_written_at, now)
-            except Exception as error:  # noqa: BLE001 -- a text that cannot be read ends its own generation
-                generation.ended.set_exception(error)
-                return
-            if isinstance(item, TellFinished):
-                generation.ended.set_result(None)
+                if isinstance(item, TellFinished):
+                    generation.ended.set_result(None)
+        except Exception as error:  # noqa: BLE001 -- its task tells its caller
+            generation.ended.set_exception(error)
 
 
 # What has arrived for many generations as one message, its tokens as columns

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 
 import grpc.aio
 import structlog
@@ -111,8 +110,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> inference_pb2.GenerateOnceResponse:
         collected = _Collected()
         async with self._open_stream(request.request, context) as (stream, reader):
-            async for item in _until_finished(stream):
-                collected.add(item)
+            while not collected.is_finished:
+                for item in await stream.take():
+                    collected.add(item)
         return collected.message(reader, self._shell.now())
 
     async def GenerateMany(  # type: ignore[override]  # as Generate
@@ -236,7 +236,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 digest = content_digest(message)
                 caller = as_caller(raw)
                 name = caller.tenant, caller.request_id
-                with self._pending.track(name) as pending:
+                with self._pending.track(name) as cancelled:
                     # Without an id it cannot be sent again as the same request.
                     request = f"{digest.hex()}:{caller.request_id}" if caller.request_id else ""
                     paid = await self._admit(wait, prompt_bytes(caller), request)
@@ -263,7 +263,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 self._count(error)
                 raise
             shell.submit(event)
-            if pending.cancelled:
+            if cancelled.is_set():
                 shell.submit(CancelAsked(*name))
             try:
                 yield stream, prepared.reader
@@ -346,16 +346,6 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                     return
 
 
-async def _until_finished(stream: ClientStream) -> AsyncIterator[StreamItem]:
-    while True:
-        for item in await stream.take():
-            if isinstance(item, TellFinished):
-                check_end(item)
-            yield item
-            if isinstance(item, TellFinished):
-                return
-
-
 def _log_end(stream: ClientStream, name: tuple[str, str], session: int, error: RouterError) -> None:
     """Log that a call was refused, or that its stream was broken off, with the name of its request."""
     log.info(
@@ -394,7 +384,12 @@ class _Collected:
                 self._choice(item.choice).MergeFrom(end)
                 self._ends[item.choice] = item
             case TellFinished():
+                check_end(item)
                 self._finished = item
+
+    @property
+    def is_finished(self) -> bool:
+        return self._finished is not None
 
     def _choice(self, index: int) -> inference_pb2.Choice:
         return self._choices.setdefault(index, inference_pb2.Choice(index=index))
@@ -428,34 +423,30 @@ Name = tuple[str, str]
 """(tenant, request id)"""
 
 
-@dataclass(slots=True, eq=False)
-class PendingCall:
-    """One call that is still being checked and tokenised, on its way to the core."""
-
-    cancelled: bool = False
-
-
 class PendingCalls:
-    """All pending calls, so that a `Cancel` reaches them before the core does. Several may share a name."""
+    """All calls that are still being checked and tokenised, on their way to the core.
+
+    So a `Cancel` reaches them before the core does. Several may share a name.
+    """
 
     def __init__(self) -> None:
-        self._by_name: dict[Name, set[PendingCall]] = {}
+        self._by_name: dict[Name, set[asyncio.Event]] = {}
 
     @contextlib.contextmanager
-    def track(self, name: Name) -> Iterator[PendingCall]:
-        """Track a call until the block ends."""
-        call = PendingCall()
-        self._by_name.setdefault(name, set()).add(call)
+    def track(self, name: Name) -> Iterator[asyncio.Event]:
+        """Track a call until the block ends. Yield what is set once it is cancelled."""
+        cancelled = asyncio.Event()
+        self._by_name.setdefault(name, set()).add(cancelled)
         try:
-            yield call
+            yield cancelled
         finally:
-            self._by_name[name].discard(call)
+            self._by_name[name].discard(cancelled)
             if not self._by_name[name]:
                 del self._by_name[name]
 
     def cancel(self, name: Name) -> bool:
         """Mark all calls of this name: they end when they reach the core. Return False if there is none."""
         calls = self._by_name.get(name, ())
-        for call in calls:
-            call.cancelled = True
+        for cancelled in calls:
+            cancelled.set()
         return bool(calls)

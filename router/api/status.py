@@ -5,10 +5,9 @@ Messages over 4 MiB never get here: gRPC itself ends their calls with RESOURCE_E
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import grpc
-from google.protobuf import duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no annotations
@@ -78,18 +77,7 @@ def status_to_pb(error: RouterError, prefix: str = "") -> status_pb2.Status:
 
 def _details(
     error: RouterError, code: grpc.StatusCode, fields: Sequence[str], sentence: str
-) -> list[Message]:
-    details: list[Message] = [_info(error, fields)]
-    if fields and code in _WITH_BAD_REQUEST:
-        details.append(_bad_request(fields, sentence))
-    if isinstance(error, Refused | Overloaded | Unavailable) and error.retry_after_s is not None:
-        details.append(_retry_info(error.retry_after_s))
-    if isinstance(error, Refused):
-        details.append(refusal_to_pb(error))
-    return details
-
-
-def _info(error: RouterError, fields: Sequence[str]) -> error_details_pb2.ErrorInfo:
+) -> Iterator[Message]:
     info = error_details_pb2.ErrorInfo(reason=error.reason.name, domain=DOMAIN)
     if fields:
         info.metadata["field"] = fields[0]
@@ -97,17 +85,15 @@ def _info(error: RouterError, fields: Sequence[str]) -> error_details_pb2.ErrorI
         info.metadata["limit"] = str(error.limit)
     if isinstance(error, Superseded):
         info.metadata["session"] = str(error.current)
-    return info
-
-
-def _bad_request(fields: Sequence[str], description: str) -> error_details_pb2.BadRequest:
-    violation = error_details_pb2.BadRequest.FieldViolation
-    return error_details_pb2.BadRequest(
-        field_violations=[violation(field=field, description=description) for field in fields]
-    )
-
-
-def _retry_info(retry_after_s: float) -> error_details_pb2.RetryInfo:
-    delay = duration_pb2.Duration()
-    delay.FromMilliseconds(round(retry_after_s * 1000))
-    return error_details_pb2.RetryInfo(retry_delay=delay)
+    yield info
+    if fields and code in _WITH_BAD_REQUEST:
+        bad = error_details_pb2.BadRequest()
+        for field in fields:
+            bad.field_violations.add(field=field, description=sentence)
+        yield bad
+    if isinstance(error, Refused | Overloaded | Unavailable) and error.retry_after_s is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(round(error.retry_after_s * 1000))
+        yield retry
+    if isinstance(error, Refused):
+        yield refusal_to_pb(error)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from baton.errors import Unavailable
-from baton.routers import Names, Routers, is_name, of_one_family, resolved
+from baton.routers import Routers, is_name, of_one_family, resolved
 
 
 class Connected:
@@ -36,7 +36,7 @@ class Dns:
 
 
 def routers_of(dns: Dns) -> Routers:
-    return Routers(["fleet:50051"], Connected, names=Names(dns.resolve, Connected))
+    return Routers(["fleet:50051"], Connected, resolve=dns.resolve)
 
 
 async def looked(routers: Routers, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
@@ -98,7 +98,7 @@ async def test_an_error_is_explained_by_the_name_of_the_certificate() -> None:
         return error
 
     dns = Dns(["10.0.0.1:50051", "10.0.0.2:50051"])
-    routers = Routers(["fleet:50051"], Connected, explain, Names(dns.resolve, Connected))
+    routers = Routers(["fleet:50051"], Connected, explain, dns.resolve)
     await routers.next()
     for address in ("10.0.0.2:50051", "elsewhere:1"):
         await routers.explained(Unavailable("away", address))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from baton import AsyncClient, Sampling, Stop, Tokens
 from baton.errors import BatonError, QueueFull, StreamCorrupt
-from baton.progress import Collector
-from baton.types import Choice, FinishReason
+from baton.progress import completion_of
+from baton.types import Choice, Event, FinishReason
 
 ENOUGH_S = 120.0
 """A stream that has not ended by then hangs: no fault lasts longer than a few seconds."""
@@ -125,15 +125,15 @@ async def _ask(client: AsyncClient, course: Course) -> None:
 
 async def _listen(client: AsyncClient, course: Course) -> None:
     ask = course.ask
-    collector = Collector(ask.sampling.n or 1)
+    events: list[Event] = []
     stream = client.generate(ask.prompt, sampling=ask.sampling, stop=ask.stop, request_id=course.request_id)
     async for event in stream:
-        collector.add(event)
+        events.append(event)
         if isinstance(event, Tokens):
             course.token_times.append(time.monotonic())
         if course.slow:
             await asyncio.sleep(LATE_S)
-    completion = collector.completion(stream.resumes)
+    completion = completion_of(events, ask.sampling.n or 1, stream.resumes)
     course.choices = completion.choices
     if any(choice.finish_reason is FinishReason.FAILED for choice in completion.choices):
         course.outcome, course.why = Outcome.LOST, f"failed: {completion.finished.error}"

@@ -10,7 +10,8 @@ import pytest
 
 from baton import AsyncClient, Completion, Sampling, Stop, Tokens
 from baton.fleet import Fleet
-from baton.progress import Collector
+from baton.progress import completion_of
+from baton.types import Event
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import TRIES, assert_all_is_freed, busy_workers, exact, snapshot
 
@@ -41,10 +42,10 @@ class Heard:
 async def generate(client: AsyncClient, strike: Callable[[], Awaitable[None]] | None = None) -> Heard:
     """`strike` comes once each choice has some of its tokens."""
     counts = dict.fromkeys(range(SAMPLING.n or 1), 0)
-    collector = Collector(len(counts))
+    events: list[Event] = []
     stream = client.generate(PROMPT, sampling=SAMPLING, stop=STOP)
     async for event in stream:
-        collector.add(event)
+        events.append(event)
         if isinstance(event, Tokens):
             assert event.first_index == counts[event.choice]
             counts[event.choice] += len(event.token_ids)
@@ -52,7 +53,7 @@ async def generate(client: AsyncClient, strike: Callable[[], Awaitable[None]] | 
                 await strike()
                 strike = None
     assert strike is None, "it ended before it was struck"
-    return Heard(collector.completion(stream.resumes), stream.resumes)
+    return Heard(completion_of(events, len(counts), stream.resumes), stream.resumes)
 
 
 async def busy_routers(fleet: Fleet) -> list[str]:

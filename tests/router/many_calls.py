@@ -10,7 +10,8 @@ import grpc.aio
 from google.rpc import status_pb2
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
-from baton.wire.rows import events_in
+from baton.wire.rows import event_of, parts_of
+from baton.wire.transport import Row
 from tests.router.conftest import until
 
 Heard: TypeAlias = "inference_pb2.GenerationEvent | status_pb2.Status"
@@ -30,7 +31,8 @@ class ManyClient:
     async def read(self) -> None:
         async for response in self.call:
             self.num_messages += 1
-            for generation_id, heard in events_in(response):
+            for generation_id, part in parts_of(response):
+                heard = event_of(part) if isinstance(part, Row) else part
                 self.heard[generation_id].append(
                     heard.event if isinstance(heard, inference_pb2.GenerateResponse) else heard
                 )

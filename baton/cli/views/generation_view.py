@@ -36,18 +36,15 @@ class MessageView:
             return begun
         return self._part(type(delta), delta.text)
 
-    def end(self) -> str:
-        """Return what completes the message."""
-        return self._end_of_part()
-
     def _part(self, kind: type[Delta], text: str) -> str:
         if kind is self._shown and kind is not ToolCallBegun:
             return text
-        begins = self._end_of_part() + ("\n" if self._shown else "")
+        begins = self.end() + ("\n" if self._shown else "")
         self._shown = kind
         return begins + (self._opens if kind is ReasoningDelta else "") + text
 
-    def _end_of_part(self) -> str:
+    def end(self) -> str:
+        """Return what completes the part that was printed last, and with it the message."""
         if self._shown is ReasoningDelta:
             return self._closes
         if self._shown is ToolCallBegun:

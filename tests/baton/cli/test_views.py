@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from baton.cli.commands.status import show_live
-from baton.cli.views.demo_view import Answer, results, side_by_side
+from baton.cli.commands.demo import Answer, results, side_by_side
+from baton.cli.commands.status import bar, render, show_live
 from baton.cli.views.fleet_reporter import FleetReporter
 from baton.cli.views.generation_view import MessageView
-from baton.cli.views.status_view import bar, render
 from baton.fleet.processes.events import (
     FleetStopping,
     ProcessDied,

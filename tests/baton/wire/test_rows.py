@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.v1 import inference_pb2
-from baton.wire.rows import Heard, events_in
+from baton.wire.rows import Heard, event_of, parts_of
+from baton.wire.transport import Row
 
 ROWS = st.lists(
     st.tuples(
@@ -45,14 +46,14 @@ def test_columns_that_do_not_fit_each_other_are_refused(column: str) -> None:
     _add_row(message.tokens, 1, 0, [5, 6], "ab", ["a", "b"])
     getattr(message.tokens, column).append(1)
     with pytest.raises(ValueError, match=r"argument|tokens and"):
-        list(events_in(message))
+        events_in(message)
 
 
 def test_an_event_after_more_rows_than_there_are_is_refused() -> None:
     message = inference_pb2.GenerateManyResponse()
     message.events.add(id=1, after_rows=1)
     with pytest.raises(ValueError, match="after row 1 of 0"):
-        list(events_in(message))
+        events_in(message)
 
 
 def _add_row(
@@ -72,6 +73,10 @@ def _add_row(
     rows.text_utf8 += text.encode()
     rows.num_deltas.append(len(contents))
     rows.deltas.extend(inference_pb2.Delta(content=content) for content in contents)
+
+
+def events_in(message: inference_pb2.GenerateManyResponse) -> list[tuple[int, Heard]]:
+    return [(each, event_of(part) if isinstance(part, Row) else part) for each, part in parts_of(message)]
 
 
 def _plain(heard: Heard) -> object:
