@@ -24,6 +24,7 @@ from router.errors import (
     ValidationError,
 )
 from router.request import Request
+from scheduling.admission.programs import goal_of
 from scheduling.prediction import RequestCost
 from scheduling.request import FinishReason
 
@@ -131,6 +132,9 @@ def _open(state: RouterState, event: Arrived) -> None:
         event = _at_risk(event)
     request, serves = event.request, state.fleet.serves
     session = _session(event, next(state.sids))
+    if request.program is not None and session.number == 0 and state.config.policy.promises:
+        rest = state.learnt.programs.rest(request.tenant, request.program.id)
+        session.goal = session.aim = goal_of(request.slo, request.program, rest)
     _check_deadline(request, state.now)
     if serves:
         _check_fits(state, session)
@@ -173,6 +177,7 @@ def _session(event: Arrived, sid: int) -> Session:
         sid=sid,
         request=request,
         number=request.session,
+        goal=request.slo,
         aim=request.slo,
         prefix_hits=event.hits,
         timeline=Timeline(request.received_at),
