@@ -65,6 +65,12 @@ COMMANDS: dict[str, Command] = {
         "peers.overload", "twice the load that a fleet carries, beside Dynamo", seeds=THREE_SEEDS
     ),
     "claims": Command("claims.command", "the claims about scheduling, in simulation", has_model=False),
+    "programs": Command(
+        "programs",
+        "agents in simulation: programs in time, by what calls state",
+        has_model=False,
+        seeds=THREE_SEEDS,
+    ),
     "soak": Command(
         "crowds.soak", "what grows until a process stalls, at the size of real cards", seeds=THREE_SEEDS
     ),

@@ -11,7 +11,7 @@ the call is expected by what was seen of the tenant's programs:
     first token due = deadline - calls left · time of each - mean time of an output
 
 What is left over is the slack of the program, and this call may spend all of it. So of two programs, the one
-with less slack goes first (`goal_of`).
+with less slack goes first (`goal_of`). Once a call has begun it keeps a quick pace (`PACE`).
 
 All of it is a guess of one router. What that router has not seen counts as nothing: the first call of an
 unknown tenant is due as if it were its program's only one. A program that is forgotten, or that goes on at
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
-from scheduling.request import Program, Slo
+from scheduling.request import MAX_SLO_MS, Program, Slo
 from scheduling.value import value
 
 MAX_TENANTS = 64
@@ -39,6 +39,14 @@ MAX_CALLS = 16
 SPAN = 32
 """A mean is over about so many of the latest samples."""
 QUIET = 6.0
+PACE = 2.5
+"""The gap between tokens to aim at, in decode steps of one sequence alone, where a call states none.
+
+For a program only the end counts. So the fleet computes few calls at a time and soon, and lets the others
+wait in the order of their slack, in place of computing all at once and slowly. A slower pace carries more
+sequences, but of programs of agents (`sim/workloads/agents.py`) on an H200's costs fewer were in time: at
+1.5 times the load that the fleet carries 0.78 with this pace, 0.67 with 4 steps and 0.57 with 1.8.
+"""
 LONGEST = 0.95
 """The largest share of programs that is taken to go on after a late call, so that sums stay finite."""
 
@@ -56,17 +64,19 @@ class Rest:
 NOTHING = Rest()
 
 
-def goal_of(slo: Slo, program: Program, rest: Rest) -> Slo:
-    """Return the SLO by which a call is judged and ordered: its own, and a TTFT that its program implies.
+def goal_of(slo: Slo, program: Program, rest: Rest, lone_step_s: float) -> Slo:
+    """Return the SLO by which a call is judged and ordered: its own, and what its program implies.
 
-    A stated TTFT is never loosened. A call that states no latency is not refused for its program's sake: it
-    is at risk instead.
+    A stated latency is never loosened. A call that states none is not refused for its program's sake: it is
+    at risk instead. `lone_step_s` is a decode step of this call alone; 0 if it is not known.
     """
     left_ms = program.deadline_ms - round(1000 * (rest.output_s + rest.later_s))
-    ttft_ms = max(1, left_ms)
-    if slo.ttft_ms is not None and slo.ttft_ms <= ttft_ms:
-        return slo
-    return replace(slo, ttft_ms=ttft_ms, allow_at_risk=slo.allow_at_risk or not slo.is_stated)
+    ttft_ms = min(max(1, left_ms), MAX_SLO_MS if slo.ttft_ms is None else slo.ttft_ms)
+    tpot_ms = slo.tpot_ms
+    if slo.pace_ms is None and lone_step_s > 0:
+        tpot_ms = max(1, round(1000 * PACE * lone_step_s))
+    at_risk = slo.allow_at_risk or not slo.is_stated
+    return replace(slo, ttft_ms=ttft_ms, tpot_ms=tpot_ms, allow_at_risk=at_risk)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,8 @@ from router.core.model.actions import Action, Dequeue, Enqueue, Reject, TellAcce
 from router.core.model.events import Enqueued
 from router.errors import Refused
 from scheduling.admission.backlog import DEFAULT_TTFT_MS
+from scheduling.admission.programs import PACE
+from scheduling.prediction import lone_step_s
 from scheduling.request import Program, Slo, SloClass
 from tests.router.core.asking import core_with
 from tests.router.core_driver import ARRIVAL, call, core_of, tell
@@ -18,6 +20,8 @@ from tests.router.core_driver import ARRIVAL, call, core_of, tell
 DEFAULT_MS = DEFAULT_TTFT_MS[SloClass.STANDARD]
 MS = st.none() | st.integers(1, 60_000)
 NO_SLO = Slo()
+PACED = Slo(tpot_ms=5000)
+"""A pace that this fleet keeps in any case."""
 
 
 def ask(
@@ -51,7 +55,7 @@ def is_at_risk(told: list[Action]) -> bool:
 
 def test_the_program_with_less_time_left_goes_first() -> None:
     core = core_with(bound=1000)
-    later, sooner = ask(core, 1, 50, 60_000), ask(core, 2, 50, 20_000)
+    later, sooner = ask(core, 1, 50, 60_000, PACED), ask(core, 2, 50, 20_000, PACED)
     assert (due_in_ms(later), due_in_ms(sooner)) == (60_000, 20_000)
     assert not is_at_risk(later)
     assert not is_at_risk(sooner)
@@ -78,21 +82,34 @@ def test_policies_without_promises_leave_programs_out(policy: str) -> None:
     assert entries == [action.entry for action in expected if isinstance(action, Enqueue)]
 
 
+def test_a_call_without_a_pace_gets_a_quick_one_if_the_fleet_can_keep_it() -> None:
+    core = core_of("slack")
+    ask(core, 1, 50, 60_000)
+    (group,) = core.state.waiting
+    lone_s = lone_step_s(core.state.capacity.capacity(None, 0.0).roomiest.cost, 50)
+    assert group.session.goal.tpot_ms == max(1, round(1000 * PACE * lone_s))
+    ask(core, 2, 50, 60_000, PACED)
+    assert [group.session.goal.tpot_ms for group in core.state.waiting][1] == PACED.tpot_ms
+
+
 def test_a_program_that_will_be_late_is_served_behind_others_and_told_so() -> None:
     told = ask(core_with(bound=1000), 1, 100, 150)
     assert is_at_risk(told)
     assert due_in_ms(told) == DEFAULT_MS
 
 
-def test_a_program_makes_nobody_late_who_was_accepted() -> None:
+@pytest.mark.parametrize("slo", [NO_SLO, PACED])
+def test_a_program_makes_nobody_late_who_was_accepted(slo: Slo) -> None:
     core = core_with(bound=100)
     assert not is_at_risk(ask(core, 1, 50, None, Slo(ttft_ms=400)))
-    assert is_at_risk(ask(core, 2, 200, 300))
+    told = ask(core, 2, 200, 300, slo)
+    assert is_at_risk(told) is not slo.is_stated
+    assert due_in_ms(told) == DEFAULT_MS
 
 
 def test_an_accepted_program_is_made_late_by_nobody() -> None:
     core = core_with(bound=100)
-    assert not is_at_risk(ask(core, 1, 50, 400))
+    assert not is_at_risk(ask(core, 1, 50, 400, PACED))
     (refused,) = outcomes(ask(core, 2, 200, None, Slo(ttft_ms=300)))
     assert isinstance(refused, Reject)
     assert isinstance(refused.error, Refused)

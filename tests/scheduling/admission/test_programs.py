@@ -14,12 +14,13 @@ from scheduling.admission.programs import (
     MAX_PROGRAMS,
     MAX_TENANTS,
     NOTHING,
+    PACE,
     QUIET,
     Programs,
     Rest,
     goal_of,
 )
-from scheduling.request import Program, Slo
+from scheduling.request import MAX_SLO_MS, Program, Slo
 
 MS = st.none() | st.integers(1, 90_000)
 SLOS = st.builds(Slo, ttft_ms=MS, tpot_ms=MS, itl_ms=MS, allow_at_risk=st.booleans())
@@ -50,14 +51,18 @@ def play_all(programs: Programs, lengths: Sequence[int], begin_s: float = 0.0) -
     return now
 
 
-@given(SLOS, DEADLINES, RESTS)
-def test_only_the_time_to_the_first_token_is_tightened_and_never_loosened(
-    slo: Slo, deadline_ms: int, rest: Rest
+@given(SLOS, DEADLINES, RESTS, st.sampled_from([0.0, 0.0001, 0.005, 2.0]))
+def test_a_stated_latency_is_never_loosened_and_a_stated_pace_stays(
+    slo: Slo, deadline_ms: int, rest: Rest, step_s: float
 ) -> None:
-    goal = goal_of(slo, Program("p", deadline_ms), rest)
+    goal = goal_of(slo, Program("p", deadline_ms), rest, step_s)
     assert goal.ttft_ms is not None
-    assert 1 <= goal.ttft_ms <= (math.inf if slo.ttft_ms is None else slo.ttft_ms)
-    assert (goal.tpot_ms, goal.itl_ms, goal.slo_class) == (slo.tpot_ms, slo.itl_ms, slo.slo_class)
+    assert 1 <= goal.ttft_ms <= (MAX_SLO_MS if slo.ttft_ms is None else slo.ttft_ms)
+    assert (goal.itl_ms, goal.slo_class) == (slo.itl_ms, slo.slo_class)
+    if slo.pace_ms is not None or step_s == 0:
+        assert goal.tpot_ms == slo.tpot_ms
+    else:
+        assert goal.tpot_ms == max(1, round(1000 * PACE * step_s))
     assert goal.allow_at_risk == (slo.allow_at_risk or not slo.is_stated)
 
 
@@ -67,16 +72,19 @@ def test_less_time_or_more_to_do_never_makes_a_call_due_later(
 ) -> None:
     less_ms, most_ms = sorted((one_ms, other_ms))
     longer = Rest(rest.output_s, rest.later_s + more_s)
-    due = goal_of(slo, Program("p", most_ms), rest).ttft_ms
+    due = goal_of(slo, Program("p", most_ms), rest, 0.0).ttft_ms
     assert due is not None
-    for goal in (goal_of(slo, Program("p", less_ms), rest), goal_of(slo, Program("p", most_ms), longer)):
+    for program, left in ((Program("p", less_ms), rest), (Program("p", most_ms), longer)):
+        goal = goal_of(slo, program, left, 0.0)
         assert goal.ttft_ms is not None
         assert goal.ttft_ms <= due
 
 
 def test_the_slack_is_what_the_deadline_leaves_after_output_and_later_calls() -> None:
-    assert goal_of(Slo(), Program("p", 60_000), Rest(output_s=2.0, later_s=18.5)).ttft_ms == 39_500
-    assert goal_of(Slo(ttft_ms=400), Program("p", 60_000), NOTHING) == Slo(ttft_ms=400)
+    program = Program("p", 60_000)
+    assert goal_of(Slo(), program, Rest(output_s=2.0, later_s=18.5), 0.0).ttft_ms == 39_500
+    assert goal_of(Slo(ttft_ms=400), program, NOTHING, 0.0) == Slo(ttft_ms=400)
+    assert goal_of(Slo(itl_ms=9), program, NOTHING, 1.0) == Slo(ttft_ms=60_000, itl_ms=9)
 
 
 def test_an_unknown_tenant_is_expected_to_do_nothing_more() -> None:

@@ -369,10 +369,11 @@ export declare const SloSchema: GenMessage<Slo>;
  * A program: several calls, one after another, with one deadline for all of them, such as an agent's turn. Between two
  * calls are tools, or a person who thinks.
  *
- * A call is due by the time that its program has left, less the time that its output and the program's later calls will
- * probably take. A router expects the latter by the tenant's programs that it has seen; nothing is kept that another
- * router would need. Among calls of a class, the one whose program has the least time to spare goes first. A TTFT that
- * the call states itself is kept in any case. Programs are heeded by policies that promise latencies.
+ * The first token of a call is due by the time that its program has left, less the time that its output and the
+ * program's later calls will probably take. A router expects the latter by the tenant's programs that it has seen;
+ * nothing is kept that another router would need. Among calls of a class, the one whose program has the least time to
+ * spare goes first. A call that states neither tpot_ms nor itl_ms is served at a quick pace once it has begun. Latencies
+ * that the call states itself are promised as without a program. Policies without promises leave programs out.
  *
  * A program that will probably be late is no reason to refuse a call, or to break a promise to another request: the
  * call is served as its Slo alone demands, behind those that can be in time. If it states no latency,

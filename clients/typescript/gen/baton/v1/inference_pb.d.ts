@@ -1099,8 +1099,8 @@ export declare type LatencyPromise = Message<"baton.v1.LatencyPromise"> & {
   tpotMs?: number | undefined;
 
   /**
-   * The SLO will probably be missed; only with Slo.allow_at_risk. Or, for a call that states no latency, the deadline of
-   * its program will be.
+   * The SLO will probably be missed; only with Slo.allow_at_risk. Or, for a call that states no latency, the first token
+   * or the pace that its program implies will be.
    *
    * @generated from field: bool at_risk = 5;
    */
