@@ -43,7 +43,7 @@ FLEET = FleetShape(0, 1)
 
 
 class Stated(Enum):
-    """What the calls of an arm state."""
+    """The limits that the calls of an arm state."""
 
     PROGRAM = "the time that its program has left"
     SLO = "TTFT and TPOT"
@@ -86,8 +86,8 @@ def _calls() -> tuple[tuple[Call, ...], ...]:
 
 @cache
 def _promises() -> Promises:
-    found = references(_profile(), [call.shape for calls in _calls() for call in calls], 1.0)
-    return Promises(found.ttft_ms(TTFT_X), found.tpot_ms(TPOT_X))
+    alone = references(_profile(), [call.shape for calls in _calls() for call in calls], 1.0)
+    return Promises(alone.ttft_ms(TTFT_X), alone.tpot_ms(TPOT_X))
 
 
 @cache
@@ -112,8 +112,8 @@ def _pace_ms(call: TraceRequest) -> int:
 def _play(arm: Arm, load: float, seed: int) -> ProgramMetrics:
     trace = draw_agents(load * capacity(), SPAN_S, seed, _alone_s)
     if arm.stated in {Stated.SLO, Stated.AT_RISK}:
-        asked = _promises()
-        trace = tuple(replace(call, ttft_ms=asked.ttft_ms, tpot_ms=asked.tpot_ms) for call in trace)
+        slo = _promises()
+        trace = tuple(replace(call, ttft_ms=slo.ttft_ms, tpot_ms=slo.tpot_ms) for call in trace)
     elif arm.stated is Stated.PACE:
         trace = tuple(replace(call, tpot_ms=_pace_ms(call)) for call in trace)
     spec = SimSpec(
@@ -142,13 +142,13 @@ def _section(seeds: Sequence[int]) -> Section:
     cases = [(arm, load) for arm in ARMS for load in LOADS]
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         futures = {case: [pool.submit(partial(_play, *case), seed) for seed in seeds] for case in cases}
-        played = {case: [future.result() for future in found] for case, found in futures.items()}
+        played = {case: [future.result() for future in runs] for case, runs in futures.items()}
 
     def share(load: float, arm: Arm) -> str:
-        return cell([100 * found.in_time_share for found in played[arm, load]], spec=".1f")
+        return cell([100 * run.in_time_share for run in played[arm, load]], spec=".1f")
 
     def goodput(load: float, arm: Arm) -> str:
-        return cell([found.in_time_per_s for found in played[arm, load]])
+        return cell([run.in_time_per_s for run in played[arm, load]])
 
     columns: dict[str, Callable[[Arm], object]] = {
         "policy": lambda arm: arm.policy,
@@ -156,12 +156,12 @@ def _section(seeds: Sequence[int]) -> Section:
     }
     columns |= {f"in time at {load:g}, %": partial(share, load) for load in LOADS}
     columns |= {f"good/s at {load:g}": partial(goodput, load) for load in LOADS}
-    asked, most = _promises(), capacity()
+    slo, most = _promises(), capacity()
     num_calls = statistics.fmean(len(calls) for calls in _calls())
     method = (
         f"One worker, profile {PROFILE}, {SPAN_S:g} s of programs that begin as a Poisson process, seeds "
         f"{', '.join(map(str, seeds))}; a load of 1 is {most:.2f} programs/s, of {num_calls:.1f} calls each. "
-        f"The SLO of a call is TTFT {asked.ttft_ms} ms and TPOT {asked.tpot_ms} ms. A program is in time if "
+        f"The SLO of a call is TTFT {slo.ttft_ms} ms and TPOT {slo.tpot_ms} ms. A program is in time if "
         "all its calls have ended by its deadline."
     )
     return Section("programs: one deadline for several calls", method, (), (table(ARMS, columns),))

@@ -112,7 +112,7 @@ def measure(result: SimResult) -> Metrics:
 
 @dataclass(frozen=True, slots=True)
 class ProgramMetrics:
-    """What became of the programs of a run."""
+    """The metrics of the programs of a run."""
 
     programs: int
     calls: int
@@ -123,7 +123,7 @@ class ProgramMetrics:
 
 
 def measure_programs(result: SimResult) -> ProgramMetrics:
-    """Return what became of the programs of a run, without the first tenth of them."""
+    """Return the metrics of the programs of a run, without the first tenth of them."""
     by_program: dict[int, list[RequestResult]] = {}
     for request in result.requests:
         if request.asked.turn is not None:

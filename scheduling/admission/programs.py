@@ -1,4 +1,4 @@
-"""What is probably left of a program after a call, and so when the call is due.
+"""Expect the rest of a program after a call, which says when the call is due.
 
 A program is several calls of a tenant, one after another, with one deadline for all of them. Between two
 calls are tools, or a person who thinks. Each call says how much time the program has left. What comes after
@@ -102,7 +102,7 @@ class _Open:
 
 @dataclass(slots=True)
 class _Tenant:
-    """What one tenant's programs were like."""
+    """The programs of one tenant: their means, and those that may go on."""
 
     think: _Mean = field(default_factory=_Mean)
     run: _Mean = field(default_factory=_Mean)

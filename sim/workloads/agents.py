@@ -39,7 +39,7 @@ class Call:
 
     @property
     def shape(self) -> RequestShape:
-        """What a worker computes for it, if it has the rest of the prompt."""
+        """The part that a worker computes if it has the rest of the prompt."""
         return RequestShape(self.new_tokens, self.output_tokens)
 
 

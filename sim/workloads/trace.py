@@ -29,7 +29,8 @@ class TraceRequest:
     """A request as it came, and the length of its output. Times are seconds from the start of the trace."""
 
     at_s: float
-    """Of a later call of a program, when the program begins: it comes once the call before it has ended."""
+    """When it comes. For a later call of a program, which comes once the call before it has ended, when the
+    program begins."""
     prompt_tokens: int
     output_tokens: int
     slo_class: str = "standard"

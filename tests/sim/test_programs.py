@@ -52,9 +52,9 @@ def test_programs_have_several_calls_that_go_on_from_each_other() -> None:
         by_program.setdefault(request.turn.program, []).append(request)
     assert {FEWEST_CALLS, MOST_CALLS} <= {len(calls) for calls in by_program.values()}
     for calls in by_program.values():
-        for one, following in pairwise(calls):
-            assert following.prompt_tokens > one.prompt_tokens + one.output_tokens
-            assert following.shared_blocks[: len(one.shared_blocks)] == one.shared_blocks
+        for call, following in pairwise(calls):
+            assert following.prompt_tokens > call.prompt_tokens + call.output_tokens
+            assert following.shared_blocks[: len(call.shared_blocks)] == call.shared_blocks
     result = play(trace)
     later = [request for request in result.requests if request.asked.turn and request.asked.turn.before]
     assert sum(request.cached_tokens > 0 for request in later) > 0.9 * len(later)

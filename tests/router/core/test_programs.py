@@ -82,7 +82,7 @@ def test_policies_without_promises_leave_programs_out(policy: str) -> None:
     assert entries == [action.entry for action in expected if isinstance(action, Enqueue)]
 
 
-def test_a_call_without_a_pace_gets_a_quick_one_if_the_fleet_can_keep_it() -> None:
+def test_a_call_without_a_pace_gets_a_quick_one() -> None:
     core = core_of("slack")
     ask(core, 1, 50, 60_000)
     (group,) = core.state.waiting
@@ -92,7 +92,7 @@ def test_a_call_without_a_pace_gets_a_quick_one_if_the_fleet_can_keep_it() -> No
     assert [group.session.goal.tpot_ms for group in core.state.waiting][1] == PACED.tpot_ms
 
 
-def test_a_program_that_will_be_late_is_served_behind_others_and_told_so() -> None:
+def test_a_late_program_is_served_behind_others_at_risk() -> None:
     told = ask(core_with(bound=1000), 1, 100, 150)
     assert is_at_risk(told)
     assert due_in_ms(told) == DEFAULT_MS
@@ -123,13 +123,13 @@ def test_a_stated_ttft_is_promised_although_the_program_will_be_late() -> None:
     assert core.state.counters.accepted == 1
 
 
-def test_a_stated_ttft_that_cannot_be_kept_is_refused_with_a_program_as_without() -> None:
+def test_a_program_changes_no_refusal() -> None:
     for deadline_ms in (None, 0, 100, 90_000):
         told = ask(core_with(bound=1000), 1, 100, deadline_ms, Slo(ttft_ms=200))
         assert [type(action) for action in outcomes(told)] == [Reject]
 
 
-def test_a_call_that_states_a_ttft_keeps_it_where_its_program_has_more_time() -> None:
+def test_a_stated_ttft_stays_where_the_program_has_more_time() -> None:
     assert due_in_ms(ask(core_with(bound=0), 1, 50, 60_000, Slo(ttft_ms=400))) == 400
 
 
@@ -137,7 +137,7 @@ SLOS = st.builds(Slo, ttft_ms=MS, tpot_ms=MS, itl_ms=MS, slo_class=st.sampled_fr
 
 
 @given(st.sampled_from([0, 100, 3000]), st.integers(0, 90_000), SLOS)
-def test_a_program_never_has_a_call_refused_that_is_accepted_without_it(
+def test_with_a_program_a_call_is_refused_exactly_if_it_is_without(
     bound: int, deadline_ms: int, slo: Slo
 ) -> None:
     with_program = ask(core_with(bound), 1, 100, deadline_ms, slo)

@@ -1,4 +1,4 @@
-"""What is expected of the rest of a program, and when a call of it is due."""
+"""The rest of a program as it is expected, and the due time of a call."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_less_time_or_more_to_do_never_makes_a_call_due_later(
         assert goal.ttft_ms <= due
 
 
-def test_the_slack_is_what_the_deadline_leaves_after_output_and_later_calls() -> None:
+def test_the_deadline_less_output_and_later_calls_is_the_slack() -> None:
     program = Program("p", 60_000)
     assert goal_of(Slo(), program, Rest(output_s=2.0, later_s=18.5), 0.0).ttft_ms == 39_500
     assert goal_of(Slo(ttft_ms=400), program, NOTHING, 0.0) == Slo(ttft_ms=400)
@@ -106,7 +106,7 @@ def test_programs_of_one_length_are_expected_to_have_that_length(num_calls: int)
         begin_s = play_all(programs, [num_calls] * 20)
 
 
-def test_of_a_long_program_more_is_left_than_of_a_program_whose_kind_mostly_ends() -> None:
+def test_a_program_that_has_gone_on_has_more_left() -> None:
     programs = Programs()
     now = play_all(programs, [2, 2, 2, 8] * 8)
     first = programs.rest("t", "p").later_s
@@ -114,7 +114,7 @@ def test_of_a_long_program_more_is_left_than_of_a_program_whose_kind_mostly_ends
     assert programs.rest("t", "p").later_s > first > 0
 
 
-def test_the_end_of_a_program_that_its_deadline_cut_off_teaches_nothing() -> None:
+def test_nothing_is_learnt_where_a_deadline_cut_a_program_off() -> None:
     programs = Programs()
     now = play_all(programs, [3] * 10)
     expected = programs.rest("t", "unknown")

@@ -4,8 +4,8 @@ import { create } from "@bufbuild/protobuf";
 import {
   OutputFormatSchema,
   type OutputFormat as PbOutputFormat,
-  ProgramSchema,
   SloClass as PbSloClass,
+  ProgramSchema,
   SamplingParamsSchema,
   SloSchema,
   StopRulesSchema,
