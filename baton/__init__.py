@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         JsonObject,
         JsonSchema,
         OneOf,
+        Program,
         PromptLogprobs,
         Queued,
         Regex,
@@ -71,6 +72,7 @@ __all__ = [
     "JsonSchema",
     "NamedTool",
     "OneOf",
+    "Program",
     "PromptLogprobs",
     "Queued",
     "ReasoningDelta",
@@ -99,7 +101,7 @@ _NAMES = {
     "baton.parsing": "ChoiceDelta message_of",
     "baton.security.credentials": "Credentials",
     "baton.types": "Accepted ChoiceFinished Completion Finished FinishReason Grammar JsonObject "
-    "JsonSchema OneOf PromptLogprobs Queued Regex Sampling Slo SloClass Stop Timeout Tokens",
+    "JsonSchema OneOf Program PromptLogprobs Queued Regex Sampling Slo SloClass Stop Timeout Tokens",
 }
 """The public names of each module. They are loaded when they are first used: services take stubs alone, and
 the command line gets hold of Ctrl-C before it loads gRPC.

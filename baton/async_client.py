@@ -18,7 +18,7 @@ from baton.operators.v1 import fleet_pb2
 from baton.routers import Backoff, Routers, resolved
 from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.stream import GenerationStream
-from baton.types import Completion, Model, OutputFormat, Quote, Sampling, Slo, Stop, Timeout
+from baton.types import Completion, Model, OutputFormat, Program, Quote, Sampling, Slo, Stop, Timeout
 from baton.types.chat import Prompt
 from baton.types.snapshots import FleetFacts, FleetSnapshot
 from baton.v1 import inference_pb2
@@ -126,6 +126,7 @@ class AsyncClient:
         output_format: OutputFormat | None = None,
         user: str = "",
         adapter: str = "",
+        program: Program | None = None,
         cancel_when_closed: bool = True,
         timeout: Timeout | None = None,
     ) -> GenerationStream:
@@ -133,9 +134,10 @@ class AsyncClient:
 
         Two calls with the same `request_id` are one generation, of which both receive all events.
         `truncate_prompt_tokens` keeps only the last tokens of the prompt. `user` names the caller's own user,
-        for the fleet's logs. `adapter` names one of the fleet's LoRA adapters (`Model.adapters`). A caller
-        who closes the stream early cancels the generation. If `cancel_when_closed` is false, the fleet goes
-        on for `resume_grace_s`, and a call with the same `request_id` receives all events.
+        for the fleet's logs. `adapter` names one of the fleet's LoRA adapters (`Model.adapters`). `program`
+        is the program that this is a call of, with the time that is left for all of it. A caller who closes
+        the stream early cancels the generation. If `cancel_when_closed` is false, the fleet goes on for
+        `resume_grace_s`, and a call with the same `request_id` receives all events.
         """
         # A seed drawn here stays the same on every router that resumes the generation.
         sampling = sampling or Sampling()
@@ -154,6 +156,7 @@ class AsyncClient:
             output_format=output_format,
             user=user,
             adapter=adapter,
+            program=program,
         )
         abandon = self._abandon if cancel_when_closed else None
         return GenerationStream(request, self._routers, timeout or self._timeout, abandon)
@@ -170,6 +173,7 @@ class AsyncClient:
         output_format: OutputFormat | None = None,
         user: str = "",
         adapter: str = "",
+        program: Program | None = None,
         timeout: Timeout | None = None,
     ) -> Completion:
         """Return a whole generation. Raises `GenerationFailed` if the fleet could not complete it."""
@@ -183,6 +187,7 @@ class AsyncClient:
             output_format=output_format,
             user=user,
             adapter=adapter,
+            program=program,
             timeout=timeout,
         )
         return await stream.collect()

@@ -2,7 +2,7 @@
 
 - `__main__`: all commands; `flags`: what their command lines share; `report`: how they report
 - `doors`: how load reaches a fleet, and what is recorded of it
-- `claims`: what is claimed about scheduling, in simulation
+- `claims`: what is claimed about scheduling, in simulation; `programs`: the same of agents' programs
 - `rivals`: all policies beside one another, in simulation
 - `fleets`: real fleets under load; `crowds`: fleets under more than they carry, or for long
 - `peers`: the frontends of others, in turns with Baton's; `router_cost`: where the costs of Baton's are

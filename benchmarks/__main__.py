@@ -70,6 +70,12 @@ COMMANDS: dict[str, Command] = {
         "all policies beside one another, in simulation, on made and recorded traffic",
         has_model=False,
     ),
+    "programs": Command(
+        "programs",
+        "agents in simulation: programs in time, by what calls state",
+        has_model=False,
+        seeds=THREE_SEEDS,
+    ),
     "soak": Command(
         "crowds.soak", "what grows until a process stalls, at the size of real cards", seeds=THREE_SEEDS
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from model_output.grammar.exact_numbers import schema_of
-from scheduling.request import FinishReason, Matched, SamplingParams, Slo, StopRules
+from scheduling.request import FinishReason, Matched, Program, SamplingParams, Slo, StopRules
 from scheduling.value import value
 
 
@@ -273,6 +273,8 @@ class RawRequest:
     output_format: tuple[str, str] | None = None
     """The field of `OutputFormat` that is set, and its text; the texts to choose from as JSON."""
     adapter: str = ""
+    program: tuple[str, int | None] | None = None
+    """The id and the deadline_ms of its program."""
 
 
 def prompt_field(raw: RawRequest) -> str:
@@ -328,3 +330,5 @@ class Request:
     """The number of prompt tokens whose log-probabilities the client has."""
     adapter: str = ""
     """The digest of its LoRA adapter; empty without one."""
+    program: Program | None = None
+    """The program that it is a call of."""

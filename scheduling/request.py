@@ -110,6 +110,15 @@ class Slo:
         object.__setattr__(self, "is_stated", self.ttft_ms is not None or bool(paces))
 
 
+@value
+class Program:
+    """The program that a request is a call of: several calls, one after another, with one deadline."""
+
+    id: str
+    deadline_ms: int
+    """The time left for the whole program at the router's receipt of this call; 0 if it is over."""
+
+
 class FinishReason(enum.IntEnum):
     """Why a choice ended. The numbers are those of the contract's enum."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.reporting.quantiles import Quantiles, quantiles, weighted_quantiles
-from sim.result import End, RequestResult, SimResult, WorkerResult
+from sim.result import WARMUP_SHARE, End, RequestResult, SimResult, WorkerResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,44 @@ def measure(result: SimResult) -> Metrics:
         if computed
         else 0.0,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramMetrics:
+    """The metrics of the programs of a run."""
+
+    programs: int
+    calls: int
+    in_time_share: float
+    """The share of programs whose last call ended by their deadline."""
+    in_time_per_s: float
+    calls_ended: int
+
+
+def measure_programs(result: SimResult) -> ProgramMetrics:
+    """Return the metrics of the programs of a run, without the first tenth of them."""
+    by_program: dict[int, list[RequestResult]] = {}
+    for request in result.requests:
+        if request.asked.turn is not None:
+            by_program.setdefault(request.asked.turn.program, []).append(request)
+    all_programs = list(by_program.values())
+    judged = all_programs[int(len(all_programs) * WARMUP_SHARE) :]
+    starts = [calls[0].start_s for calls in judged]
+    in_time = [_is_in_time(calls) for calls in judged]
+    return ProgramMetrics(
+        programs=len(judged),
+        calls=sum(map(len, judged)),
+        in_time_share=sum(in_time) / len(judged),
+        in_time_per_s=sum(in_time) / ((max(starts) - min(starts)) or 1.0),
+        calls_ended=sum(call.end is End.FINISHED for calls in judged for call in calls),
+    )
+
+
+def _is_in_time(calls: Sequence[RequestResult]) -> bool:
+    last = calls[-1]
+    if last.end is not End.FINISHED or last.asked.turn is None or last.e2e_s is None:
+        return False
+    return last.asked.at_s + last.e2e_s <= last.start_s + last.asked.turn.deadline_s
 
 
 def _gaps(workers: Sequence[WorkerResult], begin: float) -> Quantiles | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -13,7 +14,7 @@ from router.core.model.events import Arrived
 from router.errors import Refused
 from router.request import Request
 from scheduling.admission.prefixes import PrefixHits
-from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
+from scheduling.request import FinishReason, Program, SamplingParams, Slo, SloClass, StopRules
 from sim.reporting.quantiles import rank
 from sim.result import End, RequestResult
 from sim.sequence import SimSequence
@@ -57,8 +58,14 @@ def _names_of(asked: TraceRequest, tenant: int, block_size: int) -> tuple[bytes,
 class Requests:
     """The requests of a trace by their place in it, which is their id; listener n + 1 waits for request n."""
 
-    def __init__(self, spec: SimSpec) -> None:
+    def __init__(self, spec: SimSpec, over: Callable[[int, float | None], None]) -> None:
+        """`over` is called with the place of each call of a program that ends, and with the seconds after
+        which it may come back if it was refused.
+        """
         self._at_risk = spec.at_risk
+        self._states_programs = spec.states_programs
+        self._over = over
+        self._starts = [request.at_s for request in spec.trace]
         tenants = {
             name: number for number, name in enumerate(sorted({request.tenant for request in spec.trace}))
         }
@@ -71,9 +78,16 @@ class Requests:
         record.names = _names_of(record.asked, record.tenant, self._block_size)
         return record.names
 
-    def arrived(self, place: int, prefix_hits: dict[str, int]) -> Arrived:
+    def left_s(self, place: int, now: float) -> float:
+        """Return the time that is left for the program of a call."""
+        turn = self._records[place].asked.turn
+        assert turn is not None, "a call of a program"
+        return self._starts[place] + turn.deadline_s - now
+
+    def arrived(self, place: int, prefix_hits: dict[str, int], now: float) -> Arrived:
         """Return a request's arrival at a router; `prefix_hits` are its leading blocks that workers hold."""
-        asked = self._records[place].asked
+        record = self._records[place]
+        asked = record.asked = replace(record.asked, at_s=now) if record.asked.turn else record.asked
         max_tokens = asked.max_tokens or asked.output_tokens
         return Arrived(
             listener=place + 1,
@@ -94,9 +108,16 @@ class Requests:
                     slo_class=SloClass[asked.slo_class.upper()],
                 ),
                 received_at=asked.at_s,
+                program=self._program(place, now),
             ),
             hits=PrefixHits(prefix_hits),
         )
+
+    def _program(self, place: int, now: float) -> Program | None:
+        turn = self._records[place].asked.turn
+        if turn is None or not self._states_programs:
+            return None
+        return Program(str(turn.program), max(0, round(1000 * self.left_s(place, now))))
 
     # What routers say
 
@@ -105,19 +126,23 @@ class Requests:
         self._records[action.listener - 1].accepted = action
 
     def rejected(self, action: Reject) -> None:
-        """Note why a request was refused. Its client gives up: an open loop sends nothing twice."""
+        """Note why a request was refused. Its client gives up, unless it is a call of a program."""
         record, error = self._records[action.listener - 1], action.error
         record.names = ()
         record.error = f"{type(error).__name__}: {error}"
         record.refused_for = (
             error.decision.cause.value if isinstance(error, Refused) else type(error).__name__
         )
+        if record.asked.turn is not None and isinstance(error, Refused):
+            self._over(action.listener - 1, error.retry_after_s)
 
     def finished(self, action: RequestEnded) -> None:
         """Keep the outcome of a request."""
         _, request_id, _ = action.request_key.split("/")
         record = self._records[int(request_id)]
         record.ended, record.names = action, ()
+        if record.asked.turn is not None and set(action.outcome.reasons) <= _ENDS:
+            self._over(int(request_id), None)
 
     # What workers ask and say
 
@@ -136,10 +161,10 @@ class Requests:
 
     def results(self) -> tuple[RequestResult, ...]:
         """Return what became of each request."""
-        return tuple(map(_result, self._records))
+        return tuple(map(_result, self._records, self._starts))
 
 
-def _result(record: _Record) -> RequestResult:
+def _result(record: _Record, start_s: float) -> RequestResult:
     accepted, ended = record.accepted, record.ended
     promised_s = accepted.promise.predicted_ttft_ms / 1000 if accepted else None
     at_risk = accepted.promise.at_risk if accepted else False
@@ -147,13 +172,14 @@ def _result(record: _Record) -> RequestResult:
         end = End.REFUSED if record.error else End.UNFINISHED
         return RequestResult(
             record.asked, end, promised_ttft_s=promised_s, at_risk=at_risk, error=record.error,
-            refused_for=record.refused_for,
+            start_s=start_s, refused_for=record.refused_for,
         )  # fmt: skip
     outcome = ended.outcome
     marks = outcome.marks
     gaps = np.concatenate(record.gaps) if record.gaps else None
     return RequestResult(
         asked=record.asked,
+        start_s=start_s,
         end=End.FINISHED if set(outcome.reasons) <= _ENDS else End.FAILED,
         ttft_s=marks.first_token_at - marks.received_at if outcome.has_tokens else None,
         tpot_s=outcome.tpot_s,

@@ -46,6 +46,8 @@ class RequestResult:
     cached_tokens: int = 0
     attempts: int = 0
     error: str = ""
+    start_s: float = 0.0
+    """When its program began; without one, when it came."""
     refused_for: str = ""
     """Why it was refused: a `scheduling.admission.admission.Cause`, or the name of the error."""
 

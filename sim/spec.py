@@ -110,6 +110,8 @@ class SimSpec:
     """Recorded steps by worker (`prefill-0`, `decode-0`), used instead of drawn ones."""
     at_risk: frozenset[int] = frozenset()
     """Places in the trace of requests that allow to be at risk."""
+    states_programs: bool = True
+    """Calls of programs say so, with the time that is left. Otherwise routers do not know of programs."""
     drain_s: float = 120.0
     """Seconds after the last arrival until the simulation stops."""
     log_steps: bool = False

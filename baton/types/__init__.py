@@ -149,6 +149,17 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """The program that a request is a call of: several calls, one after another, with one deadline.
+
+    `deadline_ms` is the time left for this call and all later ones when it is sent; 0 if it is over.
+    """
+
+    id: str
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Timeout:
     """How long this client waits; None means forever. Unlike `Slo.deadline_ms`, a timeout raises an error.
 

@@ -126,3 +126,11 @@ class Slo(_message.Message):
     allow_at_risk: bool
     itl_ms: int
     def __init__(self, ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., slo_class: _Optional[_Union[SloClass, str]] = ..., allow_at_risk: bool = ..., itl_ms: _Optional[int] = ...) -> None: ...
+
+class Program(_message.Message):
+    __slots__ = ("id", "deadline_ms")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    deadline_ms: int
+    def __init__(self, id: _Optional[str] = ..., deadline_ms: _Optional[int] = ...) -> None: ...

@@ -26,6 +26,7 @@ from baton.types import (
     OneOf,
     OutputFormat,
     Path,
+    Program,
     Promise,
     PromptLogprobs,
     Queued,
@@ -188,6 +189,7 @@ def request_to_pb(
     output_format: OutputFormat | None = None,
     user: str = "",
     adapter: str = "",
+    program: Program | None = None,
 ) -> inference_pb2.GenerateRequest:
     """Build a request. Raises `InvalidRequest` for values that protobuf cannot carry."""
     request = inference_pb2.GenerateRequest(model=model, tenant=tenant, resume_grace_ms=resume_grace_ms)
@@ -200,6 +202,8 @@ def request_to_pb(
     if slo_class is None:
         raise invalid("slo.slo_class", slo.slo_class, "interactive, standard or batch")
     put_all(request.slo, "slo.", slo, slo_class=slo_class)
+    if program is not None:
+        put_all(request.program, "program.", program)
     _put_output_format(request.output_format, output_format)
     return request
 

@@ -24,7 +24,7 @@ from gateway.anthropic.schema import (
 from gateway.serving.bodies import leave_out, read_part, read_tools
 from gateway.serving.errors import invalid, renamed
 from gateway.serving.generations import ID_HEADER, Generation, seed_of, user_of
-from gateway.serving.slo import MAX_MESSAGES, slo_of
+from gateway.serving.slo import MAX_MESSAGES, program_of, slo_of
 
 _RESULT = "result"
 _BLOCKS: dict[str, dict[str, type[Block]]] = {
@@ -73,6 +73,7 @@ def generation_of(body: MessagesBody, chat: Chat, headers: Mapping[str, str]) ->
         output_format=None if form is None else JsonSchema(form.schema_),
         cancel_when_closed=not headers.get(ID_HEADER),
         user=user_of((body.metadata or {}).get("user_id")),
+        program=program_of(body.program, headers),
     )
 
 

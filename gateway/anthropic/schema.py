@@ -1,4 +1,4 @@
-"""The bodies of Anthropic's requests, with `slo`, which is Baton's own. Unknown fields are left out."""
+"""The bodies of Anthropic's requests, with Baton's own `slo` and `program`. Unknown fields are left out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway.serving.slo import MAX_MESSAGES, NullIsUnset, SloFields, Strict
+from gateway.serving.slo import MAX_MESSAGES, NullIsUnset, ProgramFields, SloFields, Strict
 
 Content = str | list[dict[str, Any]]
 """A text, or blocks, which `messages` takes apart by their types."""
@@ -126,6 +126,7 @@ class MessagesBody(PromptFields):
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
     slo: SloFields | None = None
+    program: ProgramFields | None = None
 
 
 class CountBody(PromptFields):

@@ -105,6 +105,8 @@ class LineChecker:
             raise invalid("body.stream", "body.stream is true; accepted: false, in a batch")
         if body.slo is not None:
             raise invalid("body.slo", "body.slo is set; accepted: unset, as batches run in the class batch")
+        if body.program is not None:
+            raise invalid("body.program", "body.program is set; accepted: unset, as batches have no deadline")
         try:
             facts = self._find(body.model)
         except NotFound as error:

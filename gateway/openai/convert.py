@@ -23,7 +23,7 @@ from gateway.openai.schema import (
 from gateway.serving.bodies import TEXTS, leave_out, leave_out_unless, read_tools, text_of
 from gateway.serving.errors import invalid, renamed
 from gateway.serving.generations import ID_HEADER, Generation, seed_of, user_of
-from gateway.serving.slo import slo_of
+from gateway.serving.slo import program_of, slo_of
 
 _FUNCTION = "function"
 _TEXTS = {"text": "text", "refusal": "refusal"}
@@ -203,6 +203,7 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
         _output_format(body),
         cancel_when_closed=not headers.get(ID_HEADER),
         user=user_of(body.user or body.safety_identifier),
+        program=program_of(body.program, headers),
     )
 
 
@@ -227,6 +228,7 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
         _output_format(body),
         cancel_when_closed=not request_id,
         user=user_of(body.user),
+        program=program_of(body.program, headers),
     )
     if len(prompts) == 1:
         return [first]

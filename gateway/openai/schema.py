@@ -1,4 +1,4 @@
-"""The bodies of OpenAI's requests, with the fields that vLLM adds and `slo`, which is Baton's own.
+"""The bodies of OpenAI's requests, with the fields that vLLM adds and Baton's own `slo` and `program`.
 
 Unknown fields are left out. Known ones that this fleet cannot honour are refused by name, here (`unserved`)
 or by `convert`. Ranges are checked by the router, so that every API has the same ones.
@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gateway.serving.slo import MAX_MESSAGES, NullIsUnset, SloFields, Strict
+from gateway.serving.slo import MAX_MESSAGES, NullIsUnset, ProgramFields, SloFields, Strict
 
 Text = Annotated[str, NullIsUnset]
 Flag = Annotated[bool, NullIsUnset]
@@ -81,6 +81,7 @@ class SamplingFields(Strict):
     bad_words: list[str] | None = None
     # Baton's own
     slo: SloFields | None = None
+    program: ProgramFields | None = None
 
 
 class GenerationBody(SamplingFields):

@@ -14,7 +14,7 @@ from gateway.responses.schema import FunctionTool, Reasoning, ResponsesBody, Tex
 from gateway.serving.bodies import leave_out, leave_out_unless, read_tools
 from gateway.serving.errors import invalid, renamed
 from gateway.serving.generations import ID_HEADER, Generation, user_of
-from gateway.serving.slo import slo_of
+from gateway.serving.slo import program_of, slo_of
 
 _RENAMED = {
     "adapter": "model",
@@ -103,6 +103,7 @@ def generation_of(
         _output_format(body),
         cancel_when_closed=not headers.get(ID_HEADER),
         user=user_of(body.user or body.safety_identifier),
+        program=program_of(body.program, headers),
     )
 
 

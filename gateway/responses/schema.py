@@ -1,4 +1,4 @@
-"""The bodies of `/v1/responses`, with `slo`, which is Baton's own. Unknown fields are left out."""
+"""The bodies of `/v1/responses`, with Baton's own `slo` and `program`. Unknown fields are left out."""
 
 from __future__ import annotations
 

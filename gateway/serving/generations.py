@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from baton.errors import Internal, InvalidRequest
 from baton.stream import GenerationStream
-from baton.types import Accepted, Completion, Event, OutputFormat, Quote, Sampling, Slo, Stop, Tokens
+from baton.types import Accepted, Completion, Event, OutputFormat, Program, Quote, Sampling, Slo, Stop, Tokens
 from baton.types.chat import Prompt
 from gateway.serving.direct import Line, Say, relay
 from gateway.serving.fleet import FleetClient, ServedModel, not_served
@@ -41,12 +41,15 @@ class Generation:
     """The caller's own user, for the fleet's logs."""
     model: ServedModel | None = None
     """The model that the HTTP request names, perhaps with a LoRA adapter."""
+    program: Program | None = None
+    """The program that it is a call of."""
 
     def send(self, fleet: FleetClient) -> GenerationStream:
         return fleet.sdk.generate(
             self.prompt,
             request_id=self.request_id,
             user=self.user,
+            program=self.program,
             cancel_when_closed=self.cancel_when_closed,
             **self._options(),
         )

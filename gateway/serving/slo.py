@@ -1,4 +1,5 @@
-"""The SLO of an HTTP request, in the field `slo` of every API's body or in headers, and what became of it.
+"""The SLO and the program of an HTTP request, in fields of every API's body or in headers, and what became
+of it.
 
 A response has the parts that are Baton's own: promise, delivery, and an early end.
 """
@@ -11,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticUseDefault, from_json
 
-from baton.types import Accepted, Delivery, Finished, FinishReason, Promise, Slo, SloClass, TimeSplit
+from baton.types import Accepted, Delivery, Finished, FinishReason, Program, Promise, Slo, SloClass, TimeSplit
 from baton.wire.fields import names_of, rounded, shown
 from gateway.serving.errors import Problem, invalid
 
@@ -25,6 +26,8 @@ HEADERS = {
     "x-baton-allow-at-risk": "allow_at_risk",
 }
 """Headers that state what a field of `slo` may state as well."""
+PROGRAM_HEADERS = {"x-baton-program-id": "id", "x-baton-program-deadline-ms": "deadline_ms"}
+"""Headers that state what a field of `program` may state as well."""
 _CHOICES: dict[str, dict[str, Any]] = {
     "slo_class": {slo_class.value: slo_class.value for slo_class in SloClass},
     "allow_at_risk": {"true": True, "false": False},
@@ -87,18 +90,45 @@ class SloFields(Strict):
     allow_at_risk: Annotated[bool, NullIsUnset] = False
 
 
+class ProgramFields(Strict):
+    """`baton.Program`, of which both fields are required."""
+
+    id: str | None = None
+    deadline_ms: int | None = None
+
+
 def slo_of(stated: SloFields | None, headers: Mapping[str, str]) -> Slo:
     """Return the SLO of body and headers; raises `ApiError` where both state one limit."""
+    given = _given("slo", stated, headers, HEADERS)
+    return Slo(**given | {"slo_class": SloClass(given.get("slo_class", SloClass.STANDARD))})
+
+
+def program_of(stated: ProgramFields | None, headers: Mapping[str, str]) -> Program | None:
+    """Return the program of body and headers; raises `ApiError` where both or only a half is stated."""
+    given = _given("program", stated, headers, PROGRAM_HEADERS)
+    if stated is None and not given:
+        return None
+    for header, name in PROGRAM_HEADERS.items():
+        if given.get(name) is None:
+            accepted = f"set, in the body or as the header {header}"
+            raise invalid(f"program.{name}", f"program.{name} is unset; accepted: {accepted}")
+    return Program(**given)
+
+
+def _given(
+    field: str, stated: Strict | None, headers: Mapping[str, str], names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what a field of the body and the headers state; raises `ApiError` where both state one part."""
     given = {} if stated is None else stated.model_dump(exclude_unset=True)
-    for header, name in HEADERS.items():
+    for header, name in names.items():
         text = headers.get(header)
         if text is None:
             continue
-        value = _value_of(header, name, text)
+        value = text if name == "id" else _value_of(header, name, text)
         if name in given:
-            raise invalid(header, f"{header} is set beside slo.{name}; accepted: one of them")
+            raise invalid(header, f"{header} is set beside {field}.{name}; accepted: one of them")
         given[name] = value
-    return Slo(**given | {"slo_class": SloClass(given.get("slo_class", SloClass.STANDARD))})
+    return given
 
 
 def _value_of(header: str, name: str, text: str) -> Any:

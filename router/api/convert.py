@@ -57,6 +57,8 @@ def request_from_pb(
         values["token_ids"] = tuple(message.tokens.token_ids)
     if message.HasField("output_format"):
         values["output_format"] = output_format_from_pb(message.output_format)
+    if message.HasField("program"):
+        values["program"] = message.program.id, field_of(message.program, "deadline_ms")
     if resume is not None:
         values |= _set_fields(resume) | {
             "received": tuple((tokens.choice, tuple(tokens.token_ids)) for tokens in resume.received)
@@ -102,12 +104,13 @@ def prompt_from_pb(
 def content_digest(message: inference_pb2.GenerateRequest) -> bytes:
     """Return a digest of the SLO and of everything that determines the output, except for the seed.
 
-    The seed is compared separately: a client that resumes may name the seed that was drawn for it.
+    The seed is compared separately: a client that resumes may name the seed that was drawn for it. A program
+    has less time left when a call is sent again.
     """
     content = inference_pb2.GenerateRequest()
     content.CopyFrom(message)
     content.sampling.ClearField("seed")
-    for field in ("request_id", "tenant", "user", "resume_grace_ms", "model"):
+    for field in ("request_id", "tenant", "user", "resume_grace_ms", "model", "program"):
         content.ClearField(field)
     return hashlib.blake2b(content.SerializeToString(deterministic=True), digest_size=16).digest()
 

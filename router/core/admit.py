@@ -137,7 +137,7 @@ def _charge(state: RouterState, group: Group, ahead: QueueAhead) -> None:
 
 def _lead(state: RouterState, session: Session, ahead: QueueAhead) -> float:
     """Return the lead, in virtual tokens, that the tenant may have over the least served one."""
-    slo = session.request.slo
+    slo = session.goal
     ttft_ms, rate = slo.ttft_ms, state.capacity.prefill_rate(slo.pace_ms, state.now)
     patience_s = math.inf if ttft_ms is None else ttft_ms / 1000
     return allowed_lead((ahead.tokens + state.fleet.bound_tokens) / rate, BAND_S * rate, patience_s)
@@ -146,18 +146,27 @@ def _lead(state: RouterState, session: Session, ahead: QueueAhead) -> float:
 def admit(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: float) -> bool:
     """Judge a newcomer, and accept or refuse it.
 
-    `tenant_wait_s` is the time until the other tenants have caught up with its own; 0 within its share.
+    `tenant_wait_s` is the time until the other tenants have caught up with its own; 0 within its share. A
+    call whose program implies more than the call states gets the later place of what it states, and is judged
+    there, if the program cannot be in time or would make others late.
     """
     session = group.session
     if not state.fleet.serves:
         leave_queue(state, group)
         _wait_for_fleet(state, session)
         return False
-    slo, now = session.request.slo, state.now
+    held_back_s = max(tenant_wait_s, class_wait_s(state, session.goal))
+    has_later_place = session.request.slo.is_stated and session.goal != session.request.slo
+    if has_later_place and (held_back_s > 0 or group.early_grant is not None):
+        has_later_place, session.goal, session.aim = False, session.request.slo, session.request.slo
+    slo, now = session.goal, state.now
     request = _request(state, group, ahead)
-    held_back_s = max(tenant_wait_s, class_wait_s(state, slo))
-    state.learnt.by_class.asked(slo.slo_class, group.work_tokens, now)
     judgement = judge_newcomer(state, request, held_back_s)
+    if has_later_place and judgement.decision.verdict is not Verdict.ACCEPTED:
+        session.goal = session.aim = session.request.slo
+        put_behind(state, group, 0.0)
+        return False
+    state.learnt.by_class.asked(slo.slo_class, group.work_tokens, now)
     if held_back_s == 0:
         if judgement.refused:
             judgement = make_room(state, group, request) or judgement
@@ -194,12 +203,12 @@ def _request(state: RouterState, group: Group, ahead: QueueAhead) -> Judged:
         read_s=held.read_s,
     )
     adapter = session.request.adapter
-    return Judged(cost, session.request.slo, group.due_at, ahead, session.prefix_hits, adapter=adapter)
+    return Judged(cost, session.goal, group.due_at, ahead, session.prefix_hits, adapter=adapter)
 
 
 def _take_place(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: float) -> None:
     """Keep the place, or take a later one if the tenant is over its share or the TTFT will be missed."""
-    aims_lower = group.session.aim.ttft_ms != group.session.request.slo.ttft_ms
+    aims_lower = group.session.aim.ttft_ms != group.session.goal.ttft_ms
     if (tenant_wait_s > 0 or aims_lower) and group.early_grant is None:
         put_behind(state, group, tenant_wait_s)
     else:

@@ -9,7 +9,7 @@ from router.core import deliver, finish, recover
 from router.core.admit import check_worth_waiting, is_over, no_worker, turn_away
 from router.core.dispatch import enqueue, most_blocks, new_groups, strand, tell_accepted
 from router.core.grant import offer_at_once
-from router.core.judge import check_slo
+from router.core.judge import check_slo, goal
 from router.core.model.actions import Reject, RequestRefused, SetTimer
 from router.core.model.events import Arrived, Timer, TimerKind
 from router.core.model.session import MAX_CALLS, MAX_LOST, Call, Choice, Group, Session, Timeline
@@ -131,6 +131,8 @@ def _open(state: RouterState, event: Arrived) -> None:
         event = _at_risk(event)
     request, serves = event.request, state.fleet.serves
     session = _session(event, next(state.sids))
+    if session.number == 0:
+        session.goal = session.aim = goal(state, request)
     _check_deadline(request, state.now)
     if serves:
         _check_fits(state, session)
@@ -173,6 +175,7 @@ def _session(event: Arrived, sid: int) -> Session:
         sid=sid,
         request=request,
         number=request.session,
+        goal=request.slo,
         aim=request.slo,
         prefix_hits=event.hits,
         timeline=Timeline(request.received_at),

@@ -30,6 +30,9 @@ from router.errors import Reason, RouterError, Superseded, Unavailable
 from scheduling.admission.learnt import TPOT_SCALE, Learnt
 from scheduling.request import FinishReason, Path
 
+BY_ITSELF = {FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH}
+"""The reasons of choices that nobody cut off."""
+
 # Groups
 
 
@@ -290,11 +293,21 @@ def _or_end(at: float | None, ended: float) -> float:
 def _learn(learnt: Learnt, session: Session, outcome: Outcome, now: float) -> None:
     """Learn the lengths of outputs, the ratio of observed to predicted TPOT, and how a trial ended."""
     for choice in session.choices:
-        if choice.finish in (FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH):
+        if choice.finish in BY_ITSELF:
             learnt.lengths[session.request.slo.slo_class].add(len(choice.token_ids))
     predicted, tpot_s = session.predicted, outcome.tpot_s
     if predicted is not None and tpot_s is not None and session.attempts == 1:
         learnt.tpot.add(predicted.batch_size * TPOT_SCALE, tpot_s / predicted.tpot_s, now)
+    program, marks = session.request.program, outcome.marks
+    if program is not None and outcome.has_tokens and set(outcome.reasons) <= BY_ITSELF:
+        learnt.programs.call_ended(
+            session.request.tenant,
+            program,
+            received_at=marks.received_at,
+            dispatched_at=marks.dispatched_at,
+            first_at=marks.first_token_at,
+            now=now,
+        )
     is_trial = session.decision is not None and session.decision.is_trial
     if is_trial and outcome.has_tokens and attained_by(outcome).all:
         learnt.trials.succeed()

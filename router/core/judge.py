@@ -1,5 +1,6 @@
 """Judges a request: what it will experience, and whether it is accepted with a promise, at risk, or refused.
 
+goal            the SLO by which a call of a program is judged
 check_slo       an SLO below the floor is an invalid argument, not a refusal
 forecast        TTFT, TPOT and longest gap on this fleet, and how far such predictions are off
 judge           a forecast, and how long the request must yield to others, give a decision
@@ -23,6 +24,7 @@ from dataclasses import replace
 from router.core.model.fleet import Worker, cuts_steps
 from router.core.model.state import RouterState
 from router.errors import Reason, ValidationError
+from router.request import Request
 from scheduling.admission.admission import (
     Cause,
     Decision,
@@ -36,6 +38,7 @@ from scheduling.admission.admission import (
 from scheduling.admission.backlog import Pace
 from scheduling.admission.learnt import Spread
 from scheduling.admission.prefixes import PrefixHits, least_held
+from scheduling.admission.programs import goal_of
 from scheduling.placement import Placement
 from scheduling.prediction import (
     HeldPrefix,
@@ -44,6 +47,7 @@ from scheduling.prediction import (
     QueueAhead,
     RequestCost,
     SloFloor,
+    lone_step_s,
     predict,
     slo_floor,
     soonest,
@@ -121,6 +125,21 @@ def check_slo(state: RouterState, cost: RequestCost, slo: Slo, hits: PrefixHits)
 def _floor_of(cost: RequestCost, computing: Sequence[Worker], decoding: Sequence[Worker]) -> SloFloor:
     budgets = [(worker.quickest, worker.facts.token_budget) for worker in computing]
     return slo_floor(cost, budgets, [worker.quickest for worker in decoding])
+
+
+# What a program implies
+
+
+def goal(state: RouterState, request: Request) -> Slo:
+    """Return the SLO by which a newcomer is judged and ordered: with what its program implies, if any."""
+    program, slo = request.program, request.slo
+    if program is None or not state.config.policy.promises:
+        return slo
+    step_s = 0.0
+    if state.fleet.serves:
+        view = state.capacity.capacity(slo.pace_ms, state.now).roomiest
+        step_s = lone_step_s(view.cost, len(request.prompt_token_ids))
+    return goal_of(slo, program, state.learnt.programs.rest(request.tenant, program.id), step_s)
 
 
 # Forecasts

@@ -28,6 +28,7 @@ from router.intake.validation import (
     check_stop,
     check_token_ids,
     checked_adapter,
+    checked_program,
     checked_received,
     checked_sampling,
     checked_slo,
@@ -80,7 +81,7 @@ class Preprocessor:
         check_before_tokenising(raw, facts)
         adapter = self._adapter(raw)
         sampling = checked_sampling(raw, facts, secrets.randbits(63))
-        slo = checked_slo(raw)
+        slo, program = checked_slo(raw), checked_program(raw)
         check_stop(raw, facts.vocab_size)
         check_output_format(raw, facts.formats)
         if can_refuse:
@@ -124,6 +125,7 @@ class Preprocessor:
             failed_attempts=raw.failed_attempts,
             received_prompt_logprobs=raw.received_prompt_logprobs,
             adapter=adapter,
+            program=program,
         )
         tools = raw.chat.tools if reads and raw.chat is not None else ()
         reading = Reading(

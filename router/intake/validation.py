@@ -14,6 +14,7 @@ from router.request import ChatOptions, Conversation, Message, RawRequest, Recei
 from scheduling.request import (
     MAX_SLO_MS,
     FinishReason,
+    Program,
     SamplingParams,
     Slo,
     SloClass,
@@ -202,6 +203,20 @@ def checked_slo(raw: RawRequest) -> Slo:
             raise ValidationError(f"slo.{name}", value, f"1 to {MAX_SLO_MS} (a day), or unset")
     slo_class = SloClass(raw.slo_class or SloClass.STANDARD)
     return Slo(raw.ttft_ms, raw.tpot_ms, raw.deadline_ms, slo_class, raw.allow_at_risk, raw.itl_ms)
+
+
+def checked_program(raw: RawRequest) -> Program | None:
+    """Return the program that a request is a call of; None if it is none. Its time may be over."""
+    if raw.program is None:
+        return None
+    program_id, deadline_ms = raw.program
+    if not program_id:
+        raise ValidationError("program.id", program_id, f"1 to {MAX_NAME_CHARS} printable ASCII characters")
+    check_name("program.id", program_id)
+    if deadline_ms is None or deadline_ms > MAX_SLO_MS:
+        value = Described("unset") if deadline_ms is None else deadline_ms
+        raise ValidationError("program.deadline_ms", value, f"0 to {MAX_SLO_MS} (a day)")
+    return Program(program_id, deadline_ms)
 
 
 def check_stop(raw: RawRequest, vocab_size: int) -> None:

@@ -39,6 +39,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from scheduling.admission.programs import Programs
 from scheduling.prediction import Prediction
 from scheduling.request import Slo, SloClass
 from scheduling.value import value
@@ -480,6 +481,7 @@ class Learnt:
         default_factory=lambda: {slo_class: LengthShares() for slo_class in SloClass}
     )
     trials: Trials = field(default_factory=Trials)
+    programs: Programs = field(default_factory=Programs)
     virtual_finish: float = 0.0
     """When all requests refused so far could be served, if they came back in turn; the next refused one is
     told to come behind them."""

@@ -28,7 +28,12 @@ class Simulation:
         self._arrived = arrived
         self._clock = Clock()
         self._store = MemoryStore(lambda: self._clock.now)
-        self._requests = Requests(spec)
+        self._requests = Requests(spec, self._over)
+        turns = [request.turn for request in spec.trace]
+        self._firsts = [place for place, turn in enumerate(turns) if turn is None or turn.before is None]
+        """Places of requests that come by themselves."""
+        self._next = {turn.before: place for place, turn in enumerate(turns) if turn is not None}
+        """Places of calls by that of the call before."""
         self._receive_s = delay_of("receive", spec.delays, spec.overheads.receive_s)
         self._command_s = delay_of("command", spec.delays, spec.overheads.command_s)
         self._told_at = 0.0
@@ -45,7 +50,7 @@ class Simulation:
             for worker in self._workers.values():
                 load = WorkerLoad(free_blocks=worker.facts.num_blocks)
                 shell.submit(WorkerJoined(worker.facts, load, spec.profile.cost))
-        clock.at(spec.trace[0].at_s, self._arrive, 0)
+        clock.at(spec.trace[0].at_s, self._arrive_in_turn, 0)
         until = spec.trace[-1].at_s + spec.drain_s
         clock.run(until)
         return SimResult(
@@ -97,14 +102,30 @@ class Simulation:
 
     # Messages on their way
 
+    def _arrive_in_turn(self, number: int) -> None:
+        self._arrive(self._firsts[number])
+        if number + 1 < len(self._firsts):
+            at_s = self._spec.trace[self._firsts[number + 1]].at_s
+            self._clock.at(at_s, self._arrive_in_turn, number + 1)
+
+    def _over(self, place: int, retry_s: float | None) -> None:
+        """Let a call of a program come back after it was refused, or the call after it come."""
+        clock = self._clock
+        if retry_s is not None:
+            if self._requests.left_s(place, clock.now) > retry_s:
+                clock.at(clock.now + retry_s, self._arrive, place)
+        elif (following := self._next.get(place)) is not None:
+            turn = self._spec.trace[following].turn
+            assert turn is not None, "it follows another"
+            clock.at(clock.now + turn.think_s, self._arrive, following)
+
     def _arrive(self, place: int) -> None:
         spec, clock = self._spec, self._clock
         self._arrived()
         submit = self._shells[place % spec.num_routers].submit
         hits = self._prefix_hits(place) if self._has_shared else {}
-        clock.at(clock.now + self._receive_s(clock.now), submit, self._requests.arrived(place, hits))
-        if place + 1 < len(spec.trace):
-            clock.at(spec.trace[place + 1].at_s, self._arrive, place + 1)
+        arrived = self._requests.arrived(place, hits, clock.now)
+        clock.at(clock.now + self._receive_s(clock.now), submit, arrived)
 
     def _prefix_hits(self, place: int) -> dict[str, int]:
         names = self._requests.name_blocks(place)

@@ -12,10 +12,25 @@ from sim.workloads.shapes import RequestShape
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A call's place in a program: which comes before it, and by when all of the program has to be over."""
+
+    program: int
+    deadline_s: float
+    """For the whole program, from its first call on."""
+    before: int | None = None
+    """The place in the trace of the call before it; None for the first."""
+    think_s: float = 0.0
+    """From the end of the call before it."""
+
+
+@dataclass(frozen=True, slots=True)
 class TraceRequest:
     """A request as it came, and the length of its output. Times are seconds from the start of the trace."""
 
     at_s: float
+    """When it comes. For a later call of a program, which comes once the call before it has ended, when the
+    program begins."""
     prompt_tokens: int
     output_tokens: int
     slo_class: str = "standard"
@@ -29,6 +44,8 @@ class TraceRequest:
     """Tokens of each shared block."""
     max_tokens: int | None = None
     """The most tokens that it asked for; None if the output always has the length asked for."""
+    turn: Turn | None = None
+    """Its place in a program; None if it is a call of none."""
 
     @property
     def shape(self) -> RequestShape:

@@ -24,6 +24,7 @@ def test_all_names_are_there_sorted_and_no_more_than_agreed() -> None:
         "JsonSchema",
         "NamedTool",
         "OneOf",
+        "Program",
         "PromptLogprobs",
         "Queued",
         "ReasoningDelta",

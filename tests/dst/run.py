@@ -20,7 +20,7 @@ import baton.routers
 import baton.stream
 import kvtransfer.receiving.receiver
 import kvtransfer.sending.sender
-from baton.types import Slo
+from baton.types import Program, Slo
 from router.core.model.actions import (
     Enqueue,
     Reject,
@@ -144,7 +144,9 @@ class Run:
         slo = None if request.ttft_ms is None else Slo(ttft_ms=request.ttft_ms)
         if self.recorder is not None:
             self.recorder.calls.append((client.process.name, heard))
-        client.call(heard, slo, request.leaves_after, request.cancels)
+        name, left_ms = client.process.name, request.program_ms
+        program = None if left_ms is None else Program(name, left_ms)
+        client.call(heard, slo, request.leaves_after, request.cancels, program)
 
     def _strike(self, fault: Fault) -> None:
         end = strike(self.fleet, fault)

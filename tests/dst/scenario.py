@@ -43,6 +43,8 @@ class Request:
     cancels: bool = True
     """A caller that hangs up ends the request; otherwise the fleet goes on for the grace."""
     ttft_ms: int | None = None
+    program_ms: int | None = None
+    """The time that is left for the program of its client; None if it is of no program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ def _draw_requests(shape: Scenario, dice: Dice) -> tuple[Request, ...]:
                 else None,
                 cancels=dice.happens(0.5, number, "cancels"),
                 ttft_ms=dice.one_of((None, None, None, 400, 3000), number, "ttft"),
+                program_ms=dice.one_of((None, None, None, 0, 1000, 30_000), number, "program"),
             )
         )
     return tuple(found)

@@ -466,6 +466,52 @@ async def test_a_limit_in_body_and_header_is_refused(gateway: Gateway) -> None:
         assert (response.status_code, response.json()["error"]["param"]) == (400, named)
 
 
+@pytest.mark.parametrize(
+    ("stated", "headers", "param"),
+    [
+        ({"id": "p", "deadline_ms": 5}, {"x-baton-program-id": "q"}, "x-baton-program-id"),
+        ({"id": "p"}, {}, "program.deadline_ms"),
+        ({"id": None, "deadline_ms": 5}, {}, "program.id"),
+        ({"id": 7, "deadline_ms": 5}, {}, "program.id"),
+        (None, {"x-baton-program-id": "p"}, "program.deadline_ms"),
+        (None, {"x-baton-program-deadline-ms": "5"}, "program.id"),
+        ({"id": "p"}, {"x-baton-program-deadline-ms": "soon"}, "x-baton-program-deadline-ms"),
+    ],
+)
+async def test_a_wrong_or_half_program_is_refused(
+    gateway: Gateway, stated: Any, headers: dict[str, str], param: str
+) -> None:
+    body = {"messages": HELLO, "program": stated}
+    response = await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param), response.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": HELLO}),
+        ("/v1/completions", {"prompt": "hello"}),
+        ("/v1/messages", {"messages": HELLO, "max_tokens": 5}),
+        ("/v1/responses", {"input": "hello"}),
+    ],
+)
+async def test_every_api_takes_a_program_in_body_or_headers(
+    router: ScriptedRouter, gateway: Gateway, path: str, body: dict[str, Any]
+) -> None:
+    both = {"id": "turn 7", "deadline_ms": 60_000}
+    headers = {"x-baton-program-id": "turn 7", "x-baton-program-deadline-ms": "60000"}
+    for fields, given in (
+        ({"program": both}, {}),
+        ({}, headers),
+        ({"program": {"id": "turn 7"}}, {"x-baton-program-deadline-ms": "60000"}),
+    ):
+        response = await gateway.http.post(path, json=body | fields, headers=given)
+        assert response.status_code == 200, response.text
+        assert router.calls("Generate")[-1].program == generation_pb2.Program(id="turn 7", deadline_ms=60_000)
+    await gateway.http.post(path, json=body | {"program": None})
+    assert not router.calls("Generate")[-1].HasField("program")
+
+
 async def test_without_a_router_calls_fail_with_503_and_health_says_so() -> None:
     async with running_gateway(["127.0.0.1:1"], "--connect-s", "0.2") as gateway:
         for path in ("/health", "/v1/models"):

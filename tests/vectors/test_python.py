@@ -21,6 +21,7 @@ from baton import (
     JsonSchema,
     NamedTool,
     OneOf,
+    Program,
     Regex,
     Sampling,
     Slo,
@@ -123,6 +124,7 @@ def _arguments(call: Mapping[str, Any]) -> dict[str, Any]:
         "sampling": _sampling,
         "stop": lambda given: Stop(**given),
         "slo": _slo,
+        "program": lambda given: Program(**given),
         "timeout": lambda given: Timeout(**given),
         "output_format": lambda given: next(_FORMATS[name](value) for name, value in given.items()),
     }

@@ -63,6 +63,13 @@ export interface Slo {
   allowAtRisk?: boolean | undefined;
 }
 
+/** The program that a request is a call of: several calls, one after another, with one deadline. */
+export interface Program {
+  id: string;
+  /** The time left for this call and all later ones when it is sent; 0 if it is over. */
+  deadlineMs: number;
+}
+
 /** What the text has to be. In a chat with a `reasoningFormat`, reasoning may come before. */
 export type OutputFormat =
   /** JSON that validates against this schema, a JSON value or its text. */

@@ -256,8 +256,10 @@ class Session:
     number: int
     """The client's count of calls: Generate is 0, each Resume one more. Greater than that if the request was
     taken back from another router."""
+    goal: Slo
+    """The SLO by which it is judged and ordered: what the request states, and what its program implies."""
     aim: Slo
-    """The part of the SLO that the fleet aims at: less than the whole once a request at risk is given up."""
+    """The part of the goal that the fleet aims at: less than the whole once a request at risk is given up."""
     prefix_hits: PrefixHits
     timeline: Timeline
     choices: list[Choice]

@@ -13,7 +13,7 @@ import grpc
 
 from baton.async_client import AsyncClient
 from baton.errors import BatonError
-from baton.types import ChoiceFinished, Finished, FinishReason, Sampling, Slo, Stop, Timeout, Tokens
+from baton.types import ChoiceFinished, Finished, FinishReason, Program, Sampling, Slo, Stop, Timeout, Tokens
 from baton.wire.status import from_rpc_error
 from baton.wire.transport import Method, Request, Response, TakeRow
 from tests.dst.nodes.engine import answer_length, token_at
@@ -138,13 +138,16 @@ class ClientNode:
         slo: Slo | None = None,
         leaves_after: int | None = None,
         cancels: bool = True,
+        program: Program | None = None,
     ) -> None:
         """Begin a call, which the caller leaves after so many tokens, if that is set."""
         self.process.do(
-            lambda: self.process.loop.spawn(self._run(heard, slo or Slo(), leaves_after, cancels))
+            lambda: self.process.loop.spawn(self._run(heard, slo or Slo(), leaves_after, cancels, program))
         )
 
-    async def _run(self, heard: Heard, slo: Slo, leaves_after: int | None, cancels: bool) -> None:
+    async def _run(
+        self, heard: Heard, slo: Slo, leaves_after: int | None, cancels: bool, program: Program | None
+    ) -> None:
         stream = self.sdk.generate(
             heard.prompt,
             sampling=Sampling(n=heard.num_choices, seed=7),
@@ -152,6 +155,7 @@ class ClientNode:
             slo=slo,
             request_id=heard.request_id,
             cancel_when_closed=cancels,
+            program=program,
         )
         try:
             async with stream, aclosing(aiter(stream)) as events:

@@ -44,7 +44,7 @@ from router.core.model.events import (
 )
 from router.core.model.state import CoreConfig
 from router.errors import RouterError
-from router.intake.validation import checked_slo
+from router.intake.validation import checked_program, checked_slo
 from router.links.client_stream import ClientStream
 from router.links.store_calls import StoreCalls
 from router.outputs import OutputReader, Reading
@@ -232,6 +232,7 @@ class RouterNode:
                 seed_given=raw.seed is not None,
                 stop=StopRules(raw.max_tokens),
                 slo=checked_slo(raw),
+                program=checked_program(raw),
                 received_at=self.process.clock(),
                 resume_grace_s=raw.resume_grace_ms / 1000,
                 received=received,

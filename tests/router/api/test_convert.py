@@ -111,6 +111,7 @@ def test_what_was_not_said_stays_unsaid() -> None:
         ({"request_id": "other"}, True),
         ({"resume_grace_ms": 5}, True),
         ({"user": "someone"}, True),
+        ({"program": generation_pb2.Program(id="p", deadline_ms=5)}, True),
         ({"sampling": generation_pb2.SamplingParams(seed=4)}, True),
         ({"sampling": generation_pb2.SamplingParams(temperature=0.5)}, False),
         ({"text": "other"}, False),

@@ -16,6 +16,7 @@ from router.intake.validation import (
     check_before_tokenising,
     check_resumption,
     check_stop,
+    checked_program,
     checked_received,
     checked_sampling,
     checked_slo,
@@ -34,6 +35,7 @@ def check(raw: RawRequest, facts: ModelFacts) -> None:
     check_before_tokenising(raw, facts)
     checked_sampling(raw, facts, 1)
     checked_slo(raw)
+    checked_program(raw)
     check_stop(raw, facts.vocab_size)
     token_ids = raw.token_ids if raw.token_ids is not None else [5]
     checked_received(raw, len(token_ids), checked_stop(raw, token_ids, facts), facts)
@@ -85,6 +87,11 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("slo.tpot_ms", {"tpot_ms": 86_400_001}),
     ("slo.itl_ms", {"itl_ms": 86_400_001}),
     ("slo.deadline_ms", {"deadline_ms": 86_400_001}),
+    ("program.id", {"program": ("", 5)}),
+    ("program.id", {"program": ("p" * 129, 5)}),
+    ("program.id", {"program": ("a\nb", 5)}),
+    ("program.deadline_ms", {"program": ("p", None)}),
+    ("program.deadline_ms", {"program": ("p", 86_400_001)}),
     ("resume_grace_ms", {"resume_grace_ms": 60_001}),
     ("truncate_prompt_tokens", {"truncate_prompt_tokens": 0}),
     ("received[0].choice", {"received": ((1, (5,)),)}),
@@ -113,6 +120,8 @@ def test_wrong_field_is_named(field: str, wrong: dict[str, Any], facts: ModelFac
         {"max_tokens": 1, "min_tokens": 1, "stop_strings": ("a",) * 16, "stop_token_ids": (0, 127)},
         {"ttft_ms": 86_400_000, "tpot_ms": 86_400_000, "itl_ms": 86_400_000, "deadline_ms": 86_400_000},
         {"slo_class": 3, "ttft_ms": 1, "tpot_ms": 1, "itl_ms": 1, "deadline_ms": 1},
+        {"program": ("~" * 128, 86_400_000)},
+        {"program": ("p", 0)},
         {"token_ids": tuple([5] * 8191)},
         {"request_id": "~" * 128, "resume_grace_ms": 60_000},
         {"received": ((0, (5, 6)),), "max_tokens": 2},

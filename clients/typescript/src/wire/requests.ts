@@ -5,6 +5,7 @@ import {
   OutputFormatSchema,
   type OutputFormat as PbOutputFormat,
   SloClass as PbSloClass,
+  ProgramSchema,
   SamplingParamsSchema,
   SloSchema,
   StopRulesSchema,
@@ -22,7 +23,7 @@ import {
 } from "../../gen/baton/v1/inference_pb.js";
 import type { Prompt } from "../chat.ts";
 import type { Progress } from "../progress.ts";
-import type { OutputFormat, Sampling, Slo, Stop } from "../types.ts";
+import type { OutputFormat, Program, Sampling, Slo, Stop } from "../types.ts";
 import { invalid, put } from "./fields.ts";
 import { putPrompt } from "./prompt.ts";
 
@@ -45,6 +46,8 @@ export interface RequestParts {
   user?: string | undefined;
   /** One of the fleet's LoRA adapters, by its name. */
   adapter?: string | undefined;
+  /** The program that this is a call of. */
+  program?: Program | undefined;
 }
 
 /** What a client adds to its requests. */
@@ -57,13 +60,17 @@ export interface Sender {
 
 /** Build a request. Throws `InvalidRequest` for values that protobuf cannot carry. */
 export function requestOf(prompt: Prompt, parts: RequestParts, sender: Sender): GenerateRequest {
-  const { sampling, stop, slo, outputFormat, ...others } = parts;
+  const { sampling, stop, slo, outputFormat, program, ...others } = parts;
   const request = create(GenerateRequestSchema, { sampling: {}, stop: {}, slo: {} });
   put(GenerateRequestSchema, request, "", { ...others, ...sender });
   putPrompt(request, prompt);
   put(SamplingParamsSchema, request.sampling, "sampling.", sampling);
   put(StopRulesSchema, request.stop, "stop.", stop, { strings: "stopStrings", tokenIds: "stopTokenIds" });
   putSlo(request, slo);
+  if (program !== undefined) {
+    request.program = create(ProgramSchema);
+    put(ProgramSchema, request.program, "program.", program);
+  }
   if (outputFormat !== undefined) request.outputFormat = formatOf(outputFormat);
   return request;
 }

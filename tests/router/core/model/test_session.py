@@ -32,6 +32,7 @@ def key_of(tenant: str, request_id: str, number: int, first_choice: int) -> str:
             received_at=0.0,
         ),
         number=number,
+        goal=Slo(),
         aim=Slo(),
         prefix_hits=NO_HITS,
         timeline=Timeline(0.0),

@@ -37,6 +37,7 @@ def group_of(number: int, slo_class: SloClass, tokens: int, verdict: Verdict | N
             received_at=0.0,
         ),
         number=0,
+        goal=slo,
         aim=slo,
         prefix_hits=NO_HITS,
         timeline=Timeline(0.0),

@@ -366,6 +366,46 @@ export declare type Slo = Message<"baton.v1.Slo"> & {
 export declare const SloSchema: GenMessage<Slo>;
 
 /**
+ * A program: several calls, one after another, with one deadline for all of them, such as an agent's turn. Between two
+ * calls are tools, or a person who thinks.
+ *
+ * The first token of a call is due by the time that its program has left, less the time that its output and the
+ * program's later calls will probably take. A router expects the latter by the tenant's programs that it has seen;
+ * nothing is kept that another router would need. Among calls of a class, the one whose program has the least time to
+ * spare goes first. A call that states neither tpot_ms nor itl_ms is served at a quick pace once it has begun. Latencies
+ * that the call states itself are promised as without a program. Policies without promises leave programs out.
+ *
+ * A program that will probably be late is no reason to refuse a call, or to break a promise to another request: the
+ * call is served as its Slo alone demands, behind those that can be in time. If it states no latency,
+ * LatencyPromise.at_risk says so. The deadline ends no call.
+ *
+ * @generated from message baton.v1.Program
+ */
+export declare type Program = Message<"baton.v1.Program"> & {
+  /**
+   * The same for all calls of the program, and unique among the tenant's programs that go on at a time. Required:
+   * 1 to 128 printable ASCII characters.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * The time left for this call and all later ones when this call is sent, in milliseconds. It counts from the router's
+   * receipt of the call, so clocks need not agree. Required: 0, if the time is over, to 86 400 000, a day.
+   *
+   * @generated from field: optional uint32 deadline_ms = 2;
+   */
+  deadlineMs?: number | undefined;
+};
+
+/**
+ * Describes the message baton.v1.Program.
+ * Use `create(ProgramSchema)` to create a new message.
+ */
+export declare const ProgramSchema: GenMessage<Program>;
+
+/**
  * Which waiting request goes first: the one whose class has the lower value, and within a class the one whose first
  * token is due earlier.
  *

@@ -46,7 +46,7 @@
 
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { JsonObject, Message } from "@bufbuild/protobuf";
-import type { FinishReason, OutputFormat, SamplingParams, Slo, StopRules } from "./generation_pb.js";
+import type { FinishReason, OutputFormat, Program, SamplingParams, Slo, StopRules } from "./generation_pb.js";
 import type { SloRefusal } from "./errors_pb.js";
 
 /**
@@ -174,6 +174,14 @@ export declare type GenerateRequest = Message<"baton.v1.GenerateRequest"> & {
    * @generated from field: string adapter = 14;
    */
   adapter: string;
+
+  /**
+   * The program that this is a call of, if it is of one. It does not count as content: sent again, the call may state
+   * the time that is left by then. A quote leaves it out.
+   *
+   * @generated from field: baton.v1.Program program = 15;
+   */
+  program?: Program | undefined;
 };
 
 /**
@@ -1091,7 +1099,8 @@ export declare type LatencyPromise = Message<"baton.v1.LatencyPromise"> & {
   tpotMs?: number | undefined;
 
   /**
-   * The SLO will probably be missed; only with Slo.allow_at_risk.
+   * The SLO will probably be missed; only with Slo.allow_at_risk. Or, for a call that states no latency, the first token
+   * or the pace that its program implies will be.
    *
    * @generated from field: bool at_risk = 5;
    */
