@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Sequence
@@ -39,17 +40,18 @@ class _LoopThread:
     def iterate(self, events: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         turn = asyncio.Lock()  # an interrupted step may still unwind when `close` begins
 
-        async def step() -> T | _End:
+        async def step() -> T:
             async with turn:
-                return await anext(events, _END)
+                return await anext(events)
 
         async def close() -> None:
             async with turn:
                 await events.aclose()
 
         try:
-            while not isinstance(event := self.run(step()), _End):
-                yield event
+            with contextlib.suppress(StopAsyncIteration):
+                while True:
+                    yield self.run(step())
         finally:
             self.run(close())
 
@@ -57,13 +59,6 @@ class _LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-class _End:
-    """Marks the end of an iteration."""
-
-
-_END = _End()
 
 
 class BlockingStream:
@@ -126,10 +121,6 @@ def _streaming(
     return call
 
 
-async def _made(make: Callable[[], AsyncClient]) -> AsyncClient:
-    return make()
-
-
 class Client:
     r"""A client with the calls of `AsyncClient`, which wait for their results.
 
@@ -151,19 +142,20 @@ class Client:
         multiplex: bool | None = None,
         connect: Connect | None = None,
     ) -> None:
-        make = functools.partial(
-            AsyncClient,
-            addresses,
-            tenant=tenant,
-            model=model,
-            timeout=timeout,
-            resume_grace_s=resume_grace_s,
-            credentials=credentials,
-            multiplex=multiplex,
-            connect=connect,
-        )
+        async def made() -> AsyncClient:
+            return AsyncClient(
+                addresses,
+                tenant=tenant,
+                model=model,
+                timeout=timeout,
+                resume_grace_s=resume_grace_s,
+                credentials=credentials,
+                multiplex=multiplex,
+                connect=connect,
+            )
+
         self._thread = _LoopThread()
-        self._client = self._thread.run(_made(make))
+        self._client = self._thread.run(made())
 
     def __enter__(self) -> Self:
         return self

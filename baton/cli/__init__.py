@@ -3,7 +3,7 @@
 In reading order:
 
 - `program` runs one command; `arguments`: the commands; `request_flags`, `flags`, `values`: their flags.
-- `commands`: what they do, and `checkout_command` those that run from a checkout; `views`: what they share.
+- `commands`: what they do; `views`: what they share.
 - `target`: the fleet that they call; `forwarding` reaches one in a cluster.
 - `exits`: errors and exit codes.
 

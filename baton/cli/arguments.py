@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from baton.async_client import DEFAULT_ADDRESS
-from baton.cli.checkout_command import SUMMARIES
 from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.flags import Flags, add_flags, choice, flag, several, switch
 from baton.cli.request_flags import add_request_flags
@@ -260,6 +259,15 @@ _COMMANDS = {
 }
 
 
+PACKAGES = {"simulate": "sim", "plan": "sim", "bench": "benchmarks"}
+"""The commands that run from a checkout."""
+_SUMMARIES = {
+    "simulate": "play a workload against a fleet on a simulated clock",
+    "plan": "search the cheapest fleet that keeps a promise",
+    "bench": "put load on a fleet and measure what its clients see",
+}
+
+
 class _Parser(argparse.ArgumentParser):
     """Reports an error in one line, without the usage of up to thirty flags."""
 
@@ -282,7 +290,7 @@ def parser() -> argparse.ArgumentParser:
             add_flags(command.add_argument_group("the fleet"), of_fleet)
         if is_request:
             add_request_flags(command)
-    for name, summary in SUMMARIES.items():
+    for name, summary in _SUMMARIES.items():
         commands.add_parser(name, help=summary, add_help=False)
     return root
 

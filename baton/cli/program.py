@@ -1,4 +1,8 @@
-"""Parse the command line, run one command, and turn its errors into one line and an exit code."""
+"""Parse the command line, run one command, and turn its errors into one line and an exit code.
+
+Some commands run from a checkout, as the fleet's services do: this process becomes their program. Everything
+typed after such a command is its own, `--help` included.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,11 @@ import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from baton.cli import checkout_command
-from baton.cli.arguments import parser
+from baton.cli.arguments import PACKAGES, parser
 from baton.cli.exits import FAILED, INTERRUPTED, TERMINATED, exit_code_of, explain
 from baton.cli.forwarding import forwarded
 from baton.errors import BatonError
+from baton.fleet.checkout import find_checkout
 from baton.fleet.processes.errors import FleetError
 
 
@@ -40,13 +44,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(typed: Sequence[str]) -> int:
-    if typed and typed[0] in checkout_command.PACKAGES:
-        return checkout_command.run(typed[0], typed[1:])
+    if typed and typed[0] in PACKAGES:
+        return _become(PACKAGES[typed[0]], typed)
     args = parser().parse_args(typed)
     outcome: int | Coroutine[Any, Any, int]
     with forwarded(args):
         outcome = importlib.import_module(f"baton.cli.commands.{args.command}").run(args)
         return outcome if isinstance(outcome, int) else asyncio.run(_watched(outcome))
+
+
+_RUN = (
+    "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+"""Runs a package of the checkout from the folder the user is in, so that paths mean what they say."""
+
+
+def _become(package: str, typed: Sequence[str]) -> int:
+    """Become a package of the checkout. Return only if the checkout lacks it, which is reported."""
+    checkout = find_checkout()
+    if (checkout / package / "__main__.py").is_file():
+        program = [sys.executable, "-c", _RUN, str(checkout), package, *typed]
+        os.execv(sys.executable, program)  # noqa: S606 - no shell has to read the arguments
+    print(f"baton: {typed[0]} needs {package}/, which is not in the checkout {checkout}", file=sys.stderr)
+    return FAILED
 
 
 async def _watched(command: Coroutine[Any, Any, int]) -> int:

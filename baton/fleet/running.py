@@ -149,20 +149,17 @@ class Control:
 
     async def _serve(self, fleet: Fleet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
-            if await reader.readline() == _RESTART:
-                await self._restart(fleet, writer)
-
-    async def _restart(self, fleet: Fleet, writer: asyncio.StreamWriter) -> None:
-        async with self._order:
-            self._client = writer
-            try:
-                await fleet.restart()
-            except FleetError as error:
-                self._send({"error": str(error)})
-            else:
-                self._send({"done": True})
-            finally:
-                self._client = None
+            if await reader.readline() != _RESTART:
+                return
+            async with self._order:
+                self._client = writer
+                try:
+                    await fleet.restart()
+                    self._send({"done": True})
+                except FleetError as error:
+                    self._send({"error": str(error)})
+                finally:
+                    self._client = None
 
     def _send(self, message: dict[str, object]) -> None:
         if self._client is not None and not self._client.is_closing():

@@ -177,7 +177,7 @@ class MultiplexedTransport(GrpcTransport):
         )
 
     def _opened(self) -> _SharedCall:
-        call = _SharedCall(self._channel.stream_stream(*GENERATE_MANY.coded), self._address)
+        call = _SharedCall(self._channel.stream_stream(*GENERATE_MANY.coded), self.address)
         self._calls.append(call)
         call.reading.add_done_callback(partial(self._ended, call))
         return call

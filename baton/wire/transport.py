@@ -119,14 +119,10 @@ class GrpcTransport:
     def __init__(
         self, address: str, credentials: Credentials = UNENCRYPTED, *, server_name: str = ""
     ) -> None:
-        self._address = address
+        self.address = address
         self._credentials = credentials
         named = [("grpc.ssl_target_name_override", server_name)] if server_name else []
         self._channel = credentials.channel(address, [*_CHANNEL_OPTIONS, *named])
-
-    @property
-    def address(self) -> str:
-        return self._address
 
     async def unary(
         self, method: Method[Request, Response], request: Request, timeout_s: float | None
@@ -135,7 +131,7 @@ class GrpcTransport:
         try:
             return await call(request, timeout=timeout_s, metadata=self._credentials.metadata())
         except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self._address) from None
+            raise from_rpc_error(error, self.address) from None
 
     async def stream(
         self, method: Method[Request, Response], request: Request, take: TakeRow | None = None
@@ -146,7 +142,7 @@ class GrpcTransport:
             async for response in call:
                 yield response
         except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self._address) from None
+            raise from_rpc_error(error, self.address) from None
         finally:
             call.cancel()
 

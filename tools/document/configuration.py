@@ -17,8 +17,8 @@ import router.replay.replay
 import runtime.hub.program
 import sim.__main__
 import tools.make_profile
+from baton.cli.arguments import PACKAGES
 from baton.cli.arguments import parser as baton_parser
-from baton.cli.checkout_command import PACKAGES
 from benchmarks.__main__ import COMMANDS
 from tools.document.markdown import table
 from worker.startup.flags import flags as worker_flags

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.cli import checkout_command
+from baton.cli import program as cli
 from baton.cli.program import main
 from baton.fleet.checkout import SERVICES
 from tests.patience import PATIENCE_S
@@ -35,7 +35,7 @@ def checkout(tmp_path: Path) -> Path:
 def start(checkout: Path, *typed: str) -> subprocess.Popen[str]:
     program = (
         "import sys; from pathlib import Path; from baton.cli.program import main; "
-        "from baton.cli import checkout_command as c; "
+        "from baton.cli import program as c; "
         f"c.find_checkout = lambda: Path({str(checkout)!r}); sys.exit(main({typed!r}))"
     )
     return subprocess.Popen(
@@ -54,7 +54,7 @@ def test_everything_typed_and_the_exit_code_are_the_program_s(checkout: Path) ->
 def test_a_checkout_without_the_package_is_said(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(checkout_command, "find_checkout", lambda: checkout)
+    monkeypatch.setattr(cli, "find_checkout", lambda: checkout)
     assert main(["bench"]) == 1
     err = capfd.readouterr().err
     assert err == f"baton: bench needs benchmarks/, which is not in the checkout {checkout}\n"
