@@ -43,7 +43,7 @@ class Method(Generic[Request, Response]):
 
     @property
     def coded(self) -> tuple[str, Callable[[Request], bytes], Callable[[bytes], Response]]:
-        """What a channel makes calls of it by."""
+        """The path and the functions by which a channel makes calls of it."""
         return self.path, self.request.SerializeToString, self.response.FromString
 
 
