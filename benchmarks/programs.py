@@ -10,12 +10,10 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, partial
 from itertools import islice
-from multiprocessing import get_context
 
 from benchmarks.report import report
 from runtime.profiles import load_profile
@@ -25,7 +23,9 @@ from scheduling.placement import Placement
 from scheduling.prediction import lone_step_s
 from sim.commands.capacity import alone_s, capacity_per_s, references
 from sim.metrics import ProgramMetrics, measure_programs
+from sim.play.all_cores import on_all_cores
 from sim.play.simulation import run as simulate
+from sim.reporting.progress import progress_bars
 from sim.reporting.section import Section, table
 from sim.reporting.tables import cell
 from sim.spec import FleetShape, SimSpec
@@ -109,7 +109,7 @@ def _pace_ms(call: TraceRequest) -> int:
     return round(1000 * PACE * lone_step_s(_profile().cost, call.prompt_tokens))
 
 
-def _play(arm: Arm, load: float, seed: int) -> ProgramMetrics:
+def _play(arm: Arm, load: float, seed: int, arrived: Callable[[], None]) -> ProgramMetrics:
     trace = draw_agents(load * capacity(), SPAN_S, seed, _alone_s)
     if arm.stated in {Stated.SLO, Stated.AT_RISK}:
         slo = _promises()
@@ -126,7 +126,7 @@ def _play(arm: Arm, load: float, seed: int) -> ProgramMetrics:
         at_risk=frozenset(range(len(trace)) if arm.stated in {Stated.AT_RISK, Stated.PACE} else ()),
         drain_s=DRAIN_S,
     )
-    return measure_programs(simulate(spec))
+    return measure_programs(simulate(spec, arrived))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,9 +140,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _section(seeds: Sequence[int]) -> Section:
     cases = [(arm, load) for arm in ARMS for load in LOADS]
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        futures = {case: [pool.submit(partial(_play, *case), seed) for seed in seeds] for case in cases}
-        played = {case: [future.result() for future in runs] for case, runs in futures.items()}
+    tasks = [((*case, seed), partial(_play, *case, seed)) for case in cases for seed in seeds]
+    with progress_bars() as bars:
+        runs = dict(bars.track(on_all_cores(tasks), total=len(tasks), description="programs"))
+    played = {case: [runs[*case, seed] for seed in seeds] for case in cases}
 
     def share(load: float, arm: Arm) -> str:
         return cell([100 * run.in_time_share for run in played[arm, load]], spec=".1f")

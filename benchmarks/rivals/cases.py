@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.rivals.situations import SPANS_S, Situation, profile, situations
+from benchmarks.claims.play import profile
+from benchmarks.rivals.situations import SPANS_S, Situation, situations
 from scheduling.placement import Placement
 from sim.commands.arms import arms
 from sim.metrics import measure
@@ -36,11 +37,6 @@ class Case:
     @property
     def arm(self) -> str:
         return f"{self.policy} {self.placement}"
-
-    @property
-    def is_split(self) -> bool:
-        """True if half of the workers only compute prompts, or prefer to."""
-        return self.placement != Placement.AGGREGATED.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,18 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from benchmarks.claims.classes import promises as by_class
+from benchmarks.claims.play import profile
 from benchmarks.rivals.conversations import conversations
-from runtime.profiles import load_profile
-from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from sim.commands.capacity import capacity_per_s, references
+from sim.commands.recorded import read_part
 from sim.spec import FleetShape
 from sim.workload import Promises, draw, sample
-from sim.workloads.formats.reading import BROKEN, find_format, requests, text_lines
 from sim.workloads.shapes import RequestShape
 from sim.workloads.slo import References
-from sim.workloads.trace import Part, TraceRequest, excerpt, fitting, rate_per_s
+from sim.workloads.trace import Part, TraceRequest, rate_per_s
 
-PROFILE = "h200-llama-3.1-8b"
 SIZES = (2, 4, 8, 16)
 """Workers of a fleet."""
 SPANS_S = {2: 60.0, 4: 40.0, 8: 32.0, 16: 24.0}
@@ -28,8 +27,6 @@ SPANS_S = {2: 60.0, 4: 40.0, 8: 32.0, 16: 24.0}
 MIDDLE = 4
 """The fleet for recorded traffic, which has no more requests than it has, and for lengths that are guesses.
 """
-BY_CLASS = {"interactive": (5.0, 2.5), "standard": (10.0, 2.5), "batch": (25.0, 5.0)}
-"""The ratios for TTFT, in the median prompt of the class, and TPOT."""
 SEEDS_OF_A_TRACE = 5
 """Each seed plays a part of its own."""
 CAP_SHIFTED = 2048
@@ -56,12 +53,6 @@ class Situation:
         return load * capacity_per_s(
             profile(), fleet, Placement.AGGREGATED, self.lengths, self.tpot_ms / 1000
         )
-
-
-@cache
-def profile() -> Profile:
-    """Return the profile of all workers."""
-    return load_profile(PROFILE)
 
 
 @cache
@@ -95,10 +86,7 @@ def _workload(name: str, workload: str, ttft_x: float, tpot_x: float) -> Situati
 
 def _classes() -> Situation:
     lengths = tuple(sample("mixed", 1.0))
-    promises = {
-        name: _promises(_units([each for each in lengths if each.slo_class == name]), *ratios)
-        for name, ratios in BY_CLASS.items()
-    }
+    promises = dict(by_class())
 
     def requests_of(rate: float, span_s: float, seed: int) -> tuple[TraceRequest, ...]:
         plain = draw("mixed", "poisson", rate, span_s, seed, Promises())
@@ -156,18 +144,7 @@ def _shifted() -> Situation:
 
 def _trace(path: Path) -> Situation:
     """Return the requests of a file; raise ValueError naming file, line and field."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            kind, lines = find_format(text_lines(file), None)
-            whole = fitting(excerpt(requests(lines, kind), Part()), profile().max_context).requests
-    except BROKEN as error:
-        raise ValueError(
-            f"trace {path} cannot be read ({error}); accepted: JSON lines or CSV, plain or gzipped"
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"trace {path}, {error}") from error
-    if not whole:
-        raise ValueError(f"trace {path} has no request with a prompt and an output; accepted: at least one")
+    whole = read_part(path, Part()).fitting(profile().max_context).requests
     lengths = tuple(each.shape for each in whole)
     promises = _promises(_units(lengths), 10.0, 2.5)
 

@@ -6,7 +6,7 @@ import csv
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.rivals.cases import Case, Outcome
@@ -28,17 +28,15 @@ Outcomes = Mapping[Case, Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One situation at one load on fleets of one size, of which all decode or some only compute prompts."""
+    """One situation at one load on one fleet, of which all decode or some only compute prompts."""
 
     situation: str
-    num_workers: int
+    fleet: str
     load: float
-    is_split: bool
 
     @property
-    def fleet(self) -> str:
-        half = self.num_workers // 2
-        return f"{half}p{self.num_workers - half}d" if self.is_split else f"{self.num_workers}d"
+    def is_split(self) -> bool:
+        return "p" in self.fleet
 
     def __str__(self) -> str:
         return f"{self.situation}, {self.fleet}, {self.load:g} ×"
@@ -85,8 +83,7 @@ def contests(outcomes: Outcomes) -> list[Contest]:
     """Return the cells in which both `slack` and another arm were played."""
     by_cell: dict[Cell, dict[str, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
     for case, outcome in outcomes.items():
-        cell = Cell(case.situation, case.num_workers, case.load, case.is_split)
-        by_cell[cell][case.arm].append(outcome)
+        by_cell[Cell(case.situation, case.fleet, case.load)][case.arm].append(outcome)
     return [
         Contest(cell, by_arm)
         for cell, by_arm in by_cell.items()
@@ -175,15 +172,13 @@ def _arms(every: Sequence[Contest], *, is_split: bool) -> str:
 
 def write_means(outcomes: Outcomes, path: Path) -> None:
     """Write a line for each arm and cell: means over the seeds, and the commits that played it."""
-    runs: dict[tuple[Cell, Case], list[Outcome]] = defaultdict(list)
-    heads: dict[tuple[Cell, str], Case] = {}
+    by_arm: dict[Case, list[Outcome]] = defaultdict(list)
     for case, outcome in outcomes.items():
-        cell = Cell(case.situation, case.num_workers, case.load, case.is_split)
-        runs[cell, heads.setdefault((cell, case.arm), case)].append(outcome)
+        by_arm[replace(case, seed=0)].append(outcome)
     with path.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(MEANS)
-        for (cell, case), own in runs.items():
+        for case, own in by_arm.items():
             means = (
                 _mean([outcome.rate_per_s for outcome in own], ".2f"),
                 _mean([outcome.good_per_s for outcome in own], ".2f"),
@@ -194,7 +189,7 @@ def write_means(outcomes: Outcomes, path: Path) -> None:
                 _mean(_known(outcome.worker_s_per_good for outcome in own), ".3f"),
             )
             commits = " ".join(sorted({outcome.commit for outcome in own}))
-            where = (cell.situation, case.fleet, cell.load, case.policy, case.placement, len(own))
+            where = (case.situation, case.fleet, case.load, case.policy, case.placement, len(own))
             lines.writerow((*where, *means, commits))
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,12 +99,21 @@ def add_source_flags(command: argparse.ArgumentParser, *, has_traces: bool) -> N
 
 
 def read_trace(args: argparse.Namespace) -> Recorded:
-    """Read the part of a trace that the flags ask for; raise ValueError naming file, line and field."""
-    path: Path = args.trace
+    """Read the part of a trace that the flags ask for, and show how far; raise ValueError as `read_part`."""
     part = Part(args.from_s, args.for_s, args.speed, args.scale)
+    return read_part(args.trace, part, args.trace_format, opened)
+
+
+def read_part(
+    path: Path,
+    part: Part,
+    trace_format: str | None = None,
+    open_file: Callable[[Path], AbstractContextManager[io.RawIOBase]] = io.FileIO,
+) -> Recorded:
+    """Read a part of a trace; raise ValueError naming file, line and field."""
     try:
-        with opened(path) as file:
-            kind, lines = find_format(text_lines(file), args.trace_format)
+        with open_file(path) as file:
+            kind, lines = find_format(text_lines(file), trace_format)
             taken = excerpt(requests(lines, kind), part)
     except BROKEN as error:
         raise ValueError(
